@@ -1,0 +1,2 @@
+// Some words that do not say what the package is for.
+package nodoc

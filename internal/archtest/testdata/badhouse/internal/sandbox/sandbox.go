@@ -1,0 +1,4 @@
+// Package sandbox is a driver that talks to NATS behind our back.
+package sandbox
+
+import _ "github.com/weft-fabric/weft/internal/natsbus"

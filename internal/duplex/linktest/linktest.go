@@ -1,0 +1,197 @@
+// Package linktest joins two duplex ends in memory: through a log that acks and
+// republishes like JetStream, and a control path, each with seeded faults. It is
+// for tests inside a synctest bubble, where its delays are virtual.
+package linktest
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/weft-fabric/weft/internal/duplex"
+	"github.com/weft-fabric/weft/internal/wire"
+)
+
+// Faults are probabilities (0 to 1) per message and delays.
+type Faults struct {
+	Seed        uint64
+	Delay       time.Duration // of every hop
+	Jitter      time.Duration // added at random: reorders
+	DropLive    float64       // the republished copy is lost
+	DropAck     float64       // the store ack is lost
+	DropStore   float64       // the publish never reaches the log
+	Refuse      float64       // the log refuses
+	DupLive     float64       // the republished copy comes twice
+	DropControl float64
+	DupControl  float64
+}
+
+// Net is a pair of ends and what lies between them.
+type Net struct {
+	Client, Worker *duplex.End
+	mu             sync.Mutex
+	rnd            *rand.Rand
+	faults         Faults
+	cut            bool
+	refuse         bool
+	seq            uint64
+	stores         int
+	controls       int
+	tap            func(from duplex.Side, control bool, msg []byte)
+}
+
+// Config is what a test may set of the two ends.
+type Config struct {
+	Faults
+	Window         uint64
+	ClientReadable func(wire.Stream)
+	WorkerReadable func(wire.Stream)
+	Request        func(wire.Request) wire.Answer
+	Failed         func(duplex.Side, *wire.Error)
+	Stall          time.Duration
+	// Tap sees every message before its faults.
+	Tap func(from duplex.Side, control bool, msg []byte)
+	// HoldStart leaves the ends unstarted; call Start.
+	HoldStart bool
+}
+
+// New joins two fresh ends and starts them.
+func New(cfg Config) *Net {
+	n := &Net{rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), faults: cfg.Faults, tap: cfg.Tap}
+	id := uuid.UUID{15: 1}
+	make := func(side duplex.Side, readable func(wire.Stream)) *duplex.End {
+		c := duplex.Config{Side: side, Channel: id, Epoch: 7, Link: link{n, side}, Window: cfg.Window, Readable: readable, Stall: cfg.Stall}
+		if side == duplex.Worker {
+			c.Request = cfg.Request
+		}
+		if cfg.Failed != nil {
+			c.Failed = func(e *wire.Error) { cfg.Failed(side, e) }
+		}
+		return duplex.New(c)
+	}
+	n.Client = make(duplex.Client, cfg.ClientReadable)
+	n.Worker = make(duplex.Worker, cfg.WorkerReadable)
+	if !cfg.HoldStart {
+		n.StartWorker()
+		n.StartClient()
+	}
+	return n
+}
+
+var secret = bytes.Repeat([]byte{9}, wire.SecretSize)
+
+func (n *Net) grant(peer *duplex.End) duplex.Grant {
+	limit, frames := peer.Credit()
+	return duplex.Grant{
+		Attach: 1, KeyUp: wire.KeyUp(secret, 1), KeyDown: wire.KeyDown(secret),
+		Credit: [4]uint64{0, limit, limit, limit}, Frames: frames,
+	}
+}
+
+// StartWorker gives the worker's end its keys and the client's credit.
+func (n *Net) StartWorker() { n.Worker.Start(n.grant(n.Client)) }
+
+// StartClient gives the client's end its keys and the worker's credit.
+func (n *Net) StartClient() { n.Client.Start(n.grant(n.Worker)) }
+
+// Keys of the pair, for tests that forge.
+func (n *Net) Keys() (up, down wire.Key) { return wire.KeyUp(secret, 1), wire.KeyDown(secret) }
+
+// Cut loses every message from now on, or stops losing them.
+func (n *Net) Cut(on bool) { n.mu.Lock(); n.cut = on; n.mu.Unlock() }
+
+// Refuse makes the log refuse every store from now on, or accept again.
+func (n *Net) Refuse(on bool) { n.mu.Lock(); n.refuse = on; n.mu.Unlock() }
+
+// LoseLog makes the log start again from sequence 0.
+func (n *Net) LoseLog() { n.mu.Lock(); n.seq = 0; n.mu.Unlock() }
+
+// Stores and Controls count the messages so far.
+func (n *Net) Counts() (stores, controls int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stores, n.controls
+}
+
+// SetFaults replaces the faults (not the seed).
+func (n *Net) SetFaults(f Faults) { n.mu.Lock(); n.faults = f; n.mu.Unlock() }
+
+type link struct {
+	n    *Net
+	side duplex.Side
+}
+
+func (l link) ends() (me, peer *duplex.End) {
+	if l.side == duplex.Client {
+		return l.n.Client, l.n.Worker
+	}
+	return l.n.Worker, l.n.Client
+}
+
+func (l link) Store(id uint64, frame []byte) error {
+	n := l.n
+	me, peer := l.ends()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stores++
+	if n.tap != nil {
+		n.tap(l.side, false, frame)
+	}
+	switch {
+	case n.lost(n.faults.DropStore):
+		return nil
+	case n.refuse || n.hit(n.faults.Refuse):
+		n.after(func() { me.Refused(id, duplex.RefusedFull) })
+		return nil
+	}
+	n.seq++
+	streamSeq := n.seq
+	if !n.lost(n.faults.DropAck) {
+		n.after(func() { me.Stored(id, streamSeq) })
+	}
+	for range n.copies(n.faults.DropLive, n.faults.DupLive) {
+		buf := bytes.Clone(frame)
+		n.after(func() { peer.Frame(buf) })
+	}
+	return nil
+}
+
+func (l link) Control(msg []byte) error {
+	n := l.n
+	_, peer := l.ends()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.controls++
+	if n.tap != nil {
+		n.tap(l.side, true, msg)
+	}
+	for range n.copies(n.faults.DropControl, n.faults.DupControl) {
+		buf := bytes.Clone(msg)
+		n.after(func() { peer.ControlMessage(buf) })
+	}
+	return nil
+}
+
+func (n *Net) hit(p float64) bool  { return p > 0 && n.rnd.Float64() < p }
+func (n *Net) lost(p float64) bool { return n.cut || n.hit(p) }
+
+func (n *Net) copies(drop, dup float64) int {
+	switch {
+	case n.lost(drop):
+		return 0
+	case n.hit(dup):
+		return 2
+	}
+	return 1
+}
+
+func (n *Net) after(f func()) {
+	d := n.faults.Delay
+	if n.faults.Jitter > 0 {
+		d += time.Duration(n.rnd.Int64N(int64(n.faults.Jitter)))
+	}
+	time.AfterFunc(d, f)
+}
