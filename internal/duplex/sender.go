@@ -9,13 +9,17 @@ import (
 
 // Numbers of the sender (docs/PROTOCOL.md, "Sender").
 const (
-	repeatMin  = 250 * time.Millisecond // without a store ack the oldest frame is repeated
-	repeatMax  = 5 * time.Second
-	probeMin   = 200 * time.Millisecond // without an acknowledgement the receiver is asked
-	probeMax   = 5 * time.Second
-	ringGuard  = 112 // stores after which the oldest unacknowledged frame is stored again
-	guardExtra = 8   // stores that may still go before that copy is acked
-	repairMax  = 16  // frames given again for one request
+	repeatMin = 250 * time.Millisecond // without a store ack the oldest frame is repeated
+	repeatMax = 5 * time.Second
+	probeMin  = 200 * time.Millisecond // without an acknowledgement the receiver is asked
+	probeMax  = 5 * time.Second
+	// The log keeps 128 frames of a direction. A frame whose stored copy is
+	// ringGuard publishes old is stored again; until that is acked its age may
+	// reach ringNew by new frames and ringFull by copies of others.
+	ringGuard = 112
+	ringNew   = 120
+	ringFull  = 126
+	repairMax = 16 // frames given again for one request
 )
 
 // outFrame is a frame that the receiver has not acknowledged.
@@ -26,7 +30,8 @@ type outFrame struct {
 	end        uint64 // offset after its bytes
 	buf        []byte // sealed; made once, never altered
 	published  bool
-	stored     bool
+	stored     bool   // the last publish was acked
+	kept       uint64 // id of the newest publish that was acked
 	mark       uint64 // id of its last publish
 	markBefore uint64 // id of the publish before that
 }
@@ -78,8 +83,7 @@ type sender struct {
 	logID     uint64 // id of the newest publish that was acked
 	logSeq    uint64 // its stream sequence
 	held      bool   // the log has not answered or refused: only the oldest is tried
-	guard     *outFrame
-	guardLeft int
+	keptMin   uint64 // no unacknowledged frame has a lower kept, 0 apart
 	repeatAt  time.Time
 	repeatGap time.Duration
 	waiting   time.Time // since when the oldest unstored frame waits
@@ -266,9 +270,6 @@ func (s *sender) publish(now time.Time, f *outFrame) {
 	s.stores++
 	f.published, f.mark, f.markBefore = true, s.stores, f.mark
 	s.emit(outMsg{id: s.stores, payload: f.buf})
-	if s.guard != nil && f != s.guard {
-		s.guardLeft--
-	}
 	if s.repeatAt.IsZero() {
 		s.repeatGap = repeatMin
 		s.repeatAt = now.Add(s.repeatGap)
@@ -276,23 +277,39 @@ func (s *sender) publish(now time.Time, f *outFrame) {
 	}
 }
 
-// ringAllows keeps the oldest unacknowledged frame inside the log's ring of 128:
-// it is stored again before 112 others push it out.
+// ringAllows reports whether a new frame may be published without pushing a
+// stored copy of an unacknowledged frame out of the log's ring. It first stores
+// again what is old.
 func (s *sender) ringAllows(now time.Time) bool {
-	if s.guard != nil {
-		return s.guardLeft > 0
-	}
-	oldest := s.frames[0]
-	if !oldest.published || s.stores-oldest.mark < ringGuard {
+	if s.stores-s.keptMin < ringGuard {
 		return true
 	}
-	s.guard, s.guardLeft = oldest, guardExtra
-	if oldest.stored {
-		oldest.stored = false
-		s.unstored = append([]*outFrame{oldest}, s.unstored...)
+	s.keptMin = s.stores
+	oldest := s.stores // kept of the frame whose copy is oldest and not yet replaced
+	for _, f := range s.frames {
+		if f.kept == 0 {
+			continue
+		}
+		if f.stored && s.stores-f.kept >= ringGuard && s.stores-min(oldest, f.kept) < ringFull {
+			f.stored = false
+			s.addUnstored(f)
+			s.publish(now, f)
+		}
+		oldest = min(oldest, f.kept)
 	}
-	s.publish(now, oldest)
-	return true
+	s.keptMin = oldest
+	return s.stores-oldest < ringNew
+}
+
+// addUnstored puts f back among the frames without a store ack, by sequence.
+func (s *sender) addUnstored(f *outFrame) {
+	i := 0
+	for i < len(s.unstored) && s.unstored[i].seq < f.seq {
+		i++
+	}
+	s.unstored = append(s.unstored, nil)
+	copy(s.unstored[i+1:], s.unstored[i:])
+	s.unstored[i] = f
 }
 
 // onStored takes the log's ack of a publish.
@@ -313,9 +330,9 @@ func (s *sender) onStored(now time.Time, id, streamSeq uint64) {
 	oldest := len(s.unstored) > 0 && s.unstored[0].is(id)
 	for i, f := range s.unstored {
 		if f.is(id) {
-			f.stored = true
+			f.stored, f.kept = true, id
 			s.unstored = append(s.unstored[:i], s.unstored[i+1:]...)
-			s.storeProgress(now, f)
+			s.storeProgress(now)
 			break
 		}
 	}
@@ -332,10 +349,7 @@ func (s *sender) onStored(now time.Time, id, streamSeq uint64) {
 }
 
 // storeProgress restarts the repeat clock after a frame left unstored.
-func (s *sender) storeProgress(now time.Time, f *outFrame) {
-	if s.guard == f {
-		s.guard = nil
-	}
+func (s *sender) storeProgress(now time.Time) {
 	if len(s.unstored) == 0 || !s.unstored[0].published {
 		s.repeatAt = time.Time{}
 		return
@@ -349,10 +363,12 @@ func (s *sender) storeProgress(now time.Time, f *outFrame) {
 // that one's publish id that has just been acked.
 func (s *sender) restoreAll(now time.Time, id uint64) {
 	s.unstored = s.unstored[:0]
-	s.guard, s.held = nil, false
+	s.held = false
 	for i, f := range s.frames {
+		f.kept = 0
 		f.stored = i == 0 && f.is(id)
 		if f.stored {
+			f.kept = id
 			continue
 		}
 		f.published = false
@@ -425,9 +441,6 @@ func (s *sender) dropAcked(now time.Time, ackedSeq uint64) bool {
 			s.streams[f.stream].frames--
 		}
 		unstoredGone = unstoredGone || !f.stored
-		if s.guard == f {
-			s.guard = nil
-		}
 	}
 	dropped := len(kept) < len(s.frames)
 	clear(s.frames[len(kept):])
@@ -451,7 +464,7 @@ func (s *sender) dropUnstored(now time.Time, gone func(*outFrame) bool) {
 	s.unstored = kept
 	if len(kept) == 0 || kept[0] != first {
 		s.held = false
-		s.storeProgress(now, first)
+		s.storeProgress(now)
 	}
 }
 
