@@ -94,11 +94,11 @@ func (k *FrameKey) Seal(buf []byte, f Frame) []byte {
 	binary.BigEndian.PutUint64(h[24:], f.Offset)
 	binary.BigEndian.PutUint32(h[32:], uint32(len(buf)-HeaderSize))
 	binary.BigEndian.PutUint32(h[36:], 0)
-	n := k.nonce(f.Seq)
-	var tag [TagSize]byte
-	k.aead.Seal(tag[:0], n[:], nil, h)
+	x := k.take(f.Seq)
+	k.aead.Seal(x.tag[:0], x.nonce[:], nil, h)
 	copy(buf, h[:tagOffset])
-	copy(buf[tagOffset:], tag[:])
+	copy(buf[tagOffset:], x.tag[:])
+	k.scratch.Put(x)
 	return buf
 }
 
@@ -110,14 +110,13 @@ func (k *FrameKey) Open(buf []byte) (Frame, error) {
 	if err != nil {
 		return Frame{}, err
 	}
-	var tag, moved [TagSize]byte
-	copy(tag[:], buf[tagOffset:HeaderSize])
-	copy(moved[:], buf[:HeaderSize-tagOffset])
+	x := k.take(f.Seq)
+	copy(x.tag[:], buf[tagOffset:HeaderSize])
 	copy(buf[HeaderSize-tagOffset:HeaderSize], buf[:tagOffset])
-	n := k.nonce(f.Seq)
-	_, err = k.aead.Open(nil, n[:], tag[:], buf[HeaderSize-tagOffset:])
+	_, err = k.aead.Open(nil, x.nonce[:], x.tag[:], buf[HeaderSize-tagOffset:])
 	copy(buf, buf[HeaderSize-tagOffset:HeaderSize])
-	copy(buf[tagOffset:], tag[:])
+	copy(buf[tagOffset:], x.tag[:])
+	k.scratch.Put(x)
 	if err != nil {
 		return Frame{}, ErrFrameTag
 	}

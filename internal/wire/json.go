@@ -3,7 +3,9 @@ package wire
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -45,10 +47,13 @@ func badJSON(rule string) error {
 }
 
 func jsonError(err error) error {
-	if rest, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok && len(rest) < 80 {
-		return Errorf(CodeInvalidArgument, "the body has a field that this request does not: %q", strings.Trim(rest, `"`))
+	if rest, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		if name, err := strconv.Unquote(rest); err == nil && len(name) <= 64 && envName(name) {
+			return Errorf(CodeInvalidArgument, "the body has a field that this request does not: %q", name)
+		}
+		return badJSON("it has a field that this request does not, with a name that is none")
 	}
-	if t, ok := err.(*json.UnmarshalTypeError); ok && t.Field != "" {
+	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && t.Field != "" {
 		return Errorf(CodeInvalidArgument, "field %q has a value of the wrong type or range", t.Field)
 	}
 	return badJSON("it is malformed or a value has the wrong type")
@@ -90,9 +95,10 @@ func scan(data []byte) error {
 			if d, ok := tok.(json.Delim); !ok || d != '}' {
 				key, _ := tok.(string)
 				if len(stack) == 1 {
-					// encoding/json matches fields without regard to case; deeper
-					// objects may be maps (env, labels), where case counts.
-					key = strings.ToLower(key)
+					// encoding/json matches fields without regard to case, by Unicode
+					// folding (ToLower alone leaves the long s); deeper objects may be
+					// maps (env, labels), where case counts.
+					key = strings.ToLower(strings.ToUpper(key))
 				}
 				if _, twice := stack[top].keys[key]; twice {
 					return badJSON("a key stands twice in one object")

@@ -9,6 +9,7 @@ import (
 	"crypto/subtle"
 	"encoding/binary"
 	"fmt"
+	"sync"
 
 	"github.com/weft-fabric/weft/internal/subjects"
 )
@@ -67,8 +68,15 @@ func (k Key) checkMAC(tag []byte, parts ...[]byte) bool {
 // pair must name one content only; the sender makes each frame once.
 // A FrameKey is safe for concurrent use.
 type FrameKey struct {
-	dir  subjects.Dir
-	aead cipher.AEAD
+	aead    cipher.AEAD
+	scratch sync.Pool // of *scratch
+}
+
+// scratch is what a tag is made with. It is kept for reuse because whatever is
+// handed through the AEAD interface would else be allocated for every frame.
+type scratch struct {
+	nonce [12]byte
+	tag   [TagSize]byte
 }
 
 // NewFrameKey prepares k for frames of direction d.
@@ -81,11 +89,15 @@ func NewFrameKey(k Key, d subjects.Dir) *FrameKey {
 	if err != nil {
 		panic(fmt.Sprintf("wire: GCM refuses AES: %v", err))
 	}
-	return &FrameKey{dir: d, aead: aead}
+	fk := &FrameKey{aead: aead}
+	fk.scratch.New = func() any { return &scratch{nonce: [12]byte{byte(d)}} }
+	return fk
 }
 
-func (k *FrameKey) nonce(seq uint64) (n [12]byte) {
-	n[0] = byte(k.dir)
-	binary.BigEndian.PutUint64(n[4:], seq)
-	return n
+// take returns a scratch that holds the nonce of seq; it goes back with
+// k.scratch.Put.
+func (k *FrameKey) take(seq uint64) *scratch {
+	x := k.scratch.Get().(*scratch)
+	binary.BigEndian.PutUint64(x.nonce[4:], seq)
+	return x
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -112,6 +113,10 @@ func (o Outcome) ExitCode() int {
 		return ExitLost
 	case Signaled:
 		if n := SignalNumber(o.Signal); n > 0 {
+			return 128 + n
+		}
+		// A real-time signal has a number only; see SignalName.
+		if n, err := strconv.Atoi(o.Signal); err == nil && n > 0 && n <= 64 {
 			return 128 + n
 		}
 		return ExitLost
