@@ -64,7 +64,9 @@ func (l *Lease) Execute(ctx context.Context, cmd Command, opts ...Option) (*Resu
 		return nil, wire.Errorf(CodeInvalidArgument, "WithMerged is for Open")
 	}
 	input, o := executeInput(o)
-	cmd.Stdin = StdinNone
+	if cmd.Stdin != wire.StdinPTY { // which exec refuses
+		cmd.Stdin = StdinNone
+	}
 	if o.stdin != nil || len(input) > 0 {
 		cmd.Stdin = StdinPipe
 	}

@@ -21,9 +21,10 @@ type entry[T any] struct {
 type bucket[T any] struct {
 	cas    cas
 	decode func([]byte) (T, error)
-	// changed is called, without the lock, for every newer version of a record.
-	// It is set before the table is used.
-	changed func(key string, rec T)
+	// changed is called, without the lock, for every newer version of a record;
+	// old is the version before, zero if there was none. It is set before the
+	// table is used.
+	changed func(key string, old, rec T)
 
 	mu      sync.Mutex
 	table   map[string]entry[T]
@@ -112,7 +113,8 @@ func (b *bucket[T]) modify(ctx context.Context, key string, f func(T) (T, error)
 // apply takes a newer version of a record into the table.
 func (b *bucket[T]) apply(key string, rec T, rev uint64) {
 	b.mu.Lock()
-	newer := b.table[key].rev < rev
+	old := b.table[key]
+	newer := old.rev < rev
 	if newer {
 		b.table[key] = entry[T]{rec, rev}
 		if w, ok := b.waiters[key]; ok {
@@ -122,7 +124,7 @@ func (b *bucket[T]) apply(key string, rec T, rev uint64) {
 	}
 	b.mu.Unlock()
 	if newer && b.changed != nil {
-		b.changed(key, rec)
+		b.changed(key, old.rec, rec)
 	}
 }
 

@@ -137,7 +137,7 @@ func (j *janitor) unfinished(ctx context.Context) {
 			return now.Sub(r.Times.Changed) > j.leases.limits.Bind+storeTimeout
 		case lease.PendingCleanup:
 			// The first try belongs to who began the teardown, if that one lives.
-			return now.After(r.Cleanup.After.Add(teardownAgain)) && now.Sub(r.Times.Changed) > releaseTimeout
+			return now.After(r.Cleanup.After) && (r.Cleanup.Attempts > 0 || now.Sub(r.Times.Changed) > releaseTimeout)
 		}
 		return false
 	}

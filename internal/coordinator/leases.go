@@ -63,21 +63,18 @@ func (l *leases) view(r lease.Record) wire.Lease {
 }
 
 // changed follows every new version of a record.
-func (l *leases) changed(key string, r lease.Record) {
-	at := registry.Target{Worker: r.Place.Worker, Instance: r.Place.Instance}
+func (l *leases) changed(key string, old, r lease.Record) {
 	if r.State.Ended() {
 		l.mu.Lock()
 		delete(l.renewed, key)
 		l.mu.Unlock()
 	}
-	if at.Worker == "" {
-		return
-	}
 	l.fleet.with(func(t *registry.Table, _ time.Time) {
-		if r.State.Ended() {
-			t.Unreserve(at.Worker, r.ID)
-		} else {
-			t.Adopt(at, r.ID)
+		if old.Place.Worker != "" && (old.Place.Worker != r.Place.Worker || r.State.Ended()) {
+			t.Unreserve(old.Place.Worker, r.ID)
+		}
+		if r.Place.Worker != "" && !r.State.Ended() {
+			t.Adopt(leaseTarget(r), r.ID)
 		}
 	})
 }

@@ -41,9 +41,10 @@ func (c *channels) start(ctx context.Context, e entry[channel.Record], l lease.R
 	}
 	answer := opened.Reply()
 	answer.Outcome = reply.Outcome
-	// The client need not wait for this write: without it the record still says
-	// "opening" and ends in the same ways.
+	// Nobody need wait for this write: without it the record still says "opening"
+	// and ends in the same ways. A command that is done at once saves it.
 	c.afterwards(ctx, "record an open channel", func(ctx context.Context) error {
+		pause(ctx, openRecorded)
 		_, _, err := c.store.channels.modify(ctx, o.key, func(r channel.Record) (channel.Record, error) {
 			return openedOrEnded(r, reply)
 		})
@@ -51,6 +52,9 @@ func (c *channels) start(ctx context.Context, e entry[channel.Record], l lease.R
 	})
 	return answer, nil
 }
+
+// openRecorded is how long after its opening a channel is recorded as open.
+const openRecorded = 25 * time.Millisecond
 
 // openedOrEnded is the record after the worker's reply. A command that could
 // not be started has ended; any other end is the worker's to report, with totals.
@@ -184,21 +188,21 @@ func (c *channels) tellClose(ctx context.Context, r channel.Record, o wire.Outco
 // a stop waits for it.
 const afterTimeout = 10 * time.Second
 
-// afterwards runs job beside the requests, a few times until it succeeds or
-// the worker has given a definite answer. It outlives the request of ctx.
+// afterwards runs job beside the requests, again until it succeeds or nobody is
+// there to hear it. It outlives the request of ctx.
 func (c *channels) afterwards(ctx context.Context, what string, job func(context.Context) error) {
 	ctx = context.WithoutCancel(ctx)
 	run := func() {
 		ctx, cancel := context.WithTimeout(ctx, afterTimeout)
 		defer cancel()
 		var err error
-		for wait := 50 * time.Millisecond; wait < time.Second; wait *= 3 {
+		for wait := 50 * time.Millisecond; ; wait = min(3*wait, time.Second) {
 			err = job(ctx)
 			if err == nil || errors.Is(err, errNobody) || !pause(ctx, wait) {
 				break
 			}
 		}
-		if err != nil && wire.CodeOf(err) != wire.CodeChannelEnded {
+		if err != nil {
 			c.log.Warn().Err(err).Str("what", what).Msg("given up")
 		}
 	}

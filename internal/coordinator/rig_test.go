@@ -22,12 +22,12 @@ import (
 
 // rig is a server, coordinators on it, and a client.
 type rig struct {
-	t   *testing.T
+	t   testing.TB
 	srv *natstest.Server
 	nc  *nats.Conn
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t testing.TB) *rig {
 	srv := natstest.Start(t)
 	return &rig{t: t, srv: srv, nc: srv.Connect(t)}
 }
@@ -77,7 +77,7 @@ func (r *rig) ask(subject string, req, reply any) error {
 	if !ok {
 		body = wire.Encode(req)
 	}
-	msg, err := r.nc.Request(subject, body, 20*time.Second)
+	msg, err := r.nc.Request(subject, body, 5*time.Second)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (r *rig) leaseUntil(id, state string) wire.Lease {
 }
 
 // eventually polls for what no event announces.
-func eventually(t *testing.T, ok func() bool) {
+func eventually(t testing.TB, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -185,7 +185,7 @@ type got struct {
 
 // double is a worker that answers as the test says.
 type double struct {
-	t    *testing.T
+	t    testing.TB
 	nc   *nats.Conn
 	req  wire.RegisterRequest
 	desc string

@@ -207,10 +207,10 @@ func TestS012_NoHeaderGoesOutAgain(t *testing.T) {
 }
 
 // serviceRig runs a bare service with one endpoint.
-func serviceRig(t *testing.T, r *rig, nc *nats.Conn, size int, h func(context.Context, subjects.Subject, []byte) (any, error)) (stop func(), ups chan struct{}) {
+func serviceRig(t *testing.T, r *rig, nc *nats.Conn, size int, h func(context.Context, subjects.Subject, []byte) (any, error)) (s *service, stop func(), ups chan struct{}) {
 	c := newCrew(size)
 	var running atomic.Pointer[micro.Service]
-	s := &service{
+	s = &service{
 		add: func(nc *nats.Conn, c micro.Config) (micro.Service, error) {
 			svc, err := micro.AddService(nc, c)
 			running.Store(&svc)
@@ -229,7 +229,7 @@ func serviceRig(t *testing.T, r *rig, nc *nats.Conn, size int, h func(context.Co
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	<-ups
-	return func() {
+	return s, func() {
 		if err := (*running.Load()).Stop(); err != nil {
 			t.Error(err)
 		}
@@ -241,7 +241,7 @@ func TestServiceIsStartedAgain(t *testing.T) {
 	var closed sync.Once
 	wasClosed := make(chan struct{})
 	nc := r.srv.Connect(t, nats.ClosedHandler(func(*nats.Conn) { closed.Do(func() { close(wasClosed) }) }))
-	stop, ups := serviceRig(t, r, nc, 4, func(context.Context, subjects.Subject, []byte) (any, error) { return wire.Info{}, nil })
+	_, stop, ups := serviceRig(t, r, nc, 4, func(context.Context, subjects.Subject, []byte) (any, error) { return wire.Info{}, nil })
 	r.must(subjects.API("default", subjects.APIInfo), wire.ListRequest{}, nil)
 	for range 3 {
 		stop() // as if by itself
@@ -273,6 +273,25 @@ func TestF11_SlowConsumerDoesNotSilenceTheService(t *testing.T) {
 	}
 	eventually(t, func() bool { n, _ := sub.Dropped(); return n > 0 })
 	eventually(t, func() bool { return r.ask(subjects.API("default", subjects.APIInfo), wire.ListRequest{}, nil) == nil })
+}
+
+func TestS011_BadRepliesAreCounted(t *testing.T) {
+	r := newRig(t)
+	called := make(chan struct{}, 8)
+	s, _, _ := serviceRig(t, r, r.srv.Connect(t), 4, func(context.Context, subjects.Subject, []byte) (any, error) {
+		called <- struct{}{}
+		return wire.Info{}, nil
+	})
+	info := subjects.API("default", subjects.APIInfo)
+	for _, reply := range []string{subjects.ToWorker("w1", subjects.WKOpen), info} {
+		if err := r.nc.PublishRequest(info, reply, []byte(`{}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.must(info, wire.ListRequest{}, nil)
+	if n := s.badReply.Load(); n != 2 || len(called) != 1 {
+		t.Fatalf("bad_reply %d, handled %d", n, len(called))
+	}
 }
 
 func TestTooManyRequests(t *testing.T) {

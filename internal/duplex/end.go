@@ -25,6 +25,8 @@ const (
 // Defaults of an End (docs/PROTOCOL.md, "Limits").
 const (
 	DefaultWindow     = 256 << 10
+	MaxOutputWindow   = 2560 << 10
+	MaxStdinWindow    = 3584 << 10
 	FrameWindow       = 56 // data frames in flight; 8 more are reserved for EOF, EXIT, RESET
 	stdoutBudget      = 40
 	stderrBudget      = 16
@@ -39,8 +41,10 @@ type Config struct {
 	Channel uuid.UUID
 	Epoch   uint64
 	Link    Link
-	// Window is what this end's consumer grants per stream, in bytes; 0: DefaultWindow.
-	Window uint64
+	// Window is what this end grants per stream before it knows its consumer, in
+	// bytes; 0: DefaultWindow. MaxWindow is what it may grow to while the consumer
+	// keeps pace; 0: Window if that is set, else MaxOutputWindow or MaxStdinWindow.
+	Window, MaxWindow uint64
 	// Stall is how long the log may refuse before the end fails with UNAVAILABLE; 0: DefaultStall.
 	Stall time.Duration
 	// Readable, if set, is called without locks when bytes or the end of a
@@ -117,6 +121,12 @@ type End struct {
 func New(cfg Config) *End {
 	if cfg.Window == 0 {
 		cfg.Window = DefaultWindow
+		if cfg.MaxWindow == 0 {
+			cfg.MaxWindow = MaxOutputWindow
+			if cfg.Side == Worker {
+				cfg.MaxWindow = MaxStdinWindow
+			}
+		}
 	}
 	if cfg.Stall == 0 {
 		cfg.Stall = DefaultStall
@@ -128,13 +138,13 @@ func New(cfg Config) *End {
 	if cfg.Side == Client {
 		e.in, e.out = subjects.Down, subjects.Up
 		e.send.openStream(wire.Stdin, cfg.Window, stdinBudget)
-		e.recv.openStream(wire.Stdout, cfg.Window)
-		e.recv.openStream(wire.Stderr, cfg.Window)
+		e.recv.openStream(wire.Stdout, cfg.Window, cfg.MaxWindow)
+		e.recv.openStream(wire.Stderr, cfg.Window, cfg.MaxWindow)
 	} else {
 		e.in, e.out = subjects.Up, subjects.Down
 		e.send.openStream(wire.Stdout, 0, stdoutBudget)
 		e.send.openStream(wire.Stderr, 0, stderrBudget)
-		e.recv.openStream(wire.Stdin, cfg.Window)
+		e.recv.openStream(wire.Stdin, cfg.Window, cfg.MaxWindow)
 	}
 	e.send.dir = e.out
 	for i := range e.cond {
@@ -252,7 +262,7 @@ func (e *End) tick() {
 	now := time.Now()
 	e.timerSet = time.Time{}
 	if e.send.tick(now) {
-		e.sendState(wire.ControlProbe)
+		e.sendState(now, wire.ControlProbe)
 	}
 	from, to := e.recv.tick(now)
 	if from != 0 && to >= from {
@@ -275,15 +285,15 @@ func (e *End) sendDueState(now time.Time) {
 		return
 	}
 	if e.recv.creditDue(now) {
-		e.sendState(wire.ControlCredit)
+		e.sendState(now, wire.ControlCredit)
 	}
 }
 
-func (e *End) sendState(kind wire.ControlKind) {
-	e.outbox = append(e.outbox, outMsg{payload: e.appendState(nil, kind)})
+func (e *End) sendState(now time.Time, kind wire.ControlKind) {
+	e.outbox = append(e.outbox, outMsg{payload: e.appendState(now, nil, kind)})
 }
 
-func (e *End) appendState(b []byte, kind wire.ControlKind) []byte {
+func (e *End) appendState(now time.Time, b []byte, kind wire.ControlKind) []byte {
 	e.counter++
 	st := wire.State{
 		Kind: kind, Channel: e.cfg.Channel, Attach: e.reqs.attach, Counter: e.counter,
@@ -292,7 +302,7 @@ func (e *End) appendState(b []byte, kind wire.ControlKind) []byte {
 	if e.cfg.Side == Worker {
 		st.Written = e.recv.streams[wire.Stdin].taken
 	}
-	e.recv.fill(&st)
+	e.recv.fill(now, &st)
 	return st.Append(b, e.keyOut)
 }
 

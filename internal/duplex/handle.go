@@ -157,7 +157,7 @@ func (e *End) control(now time.Time, buf []byte) {
 		if st, err = wire.DecodeState(buf, e.keyIn); err == nil {
 			e.state(now, &st)
 			if st.Kind == wire.ControlProbe {
-				e.sendState(wire.ControlState)
+				e.sendState(now, wire.ControlState)
 				if e.stdinEnd && e.cfg.Side == Worker {
 					e.sendStdinClosed()
 				}
@@ -221,7 +221,7 @@ func (e *End) AppendProbe(b []byte) []byte {
 	if !e.started || e.closed || e.exited != nil {
 		return b
 	}
-	return e.appendState(b, wire.ControlProbe)
+	return e.appendState(time.Now(), b, wire.ControlProbe)
 }
 
 // AnswerProbe takes a PROBE of a keepalive and appends this end's answer to b:
@@ -242,7 +242,7 @@ func (e *End) AnswerProbe(b, probe []byte) []byte {
 		return b
 	}
 	e.state(now, &st)
-	b = e.appendState(b, wire.ControlState)
+	b = e.appendState(now, b, wire.ControlState)
 	if e.stdinEnd {
 		e.counter++
 		b = wire.AppendStdinClosed(b, e.cfg.Channel, e.reqs.attach, e.counter, e.closedAt, e.keyOut)

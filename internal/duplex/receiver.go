@@ -11,6 +11,8 @@ const (
 	creditDelay = 20 * time.Millisecond  // an acknowledgement waits at most so long
 	holeWait    = 100 * time.Millisecond // a hole is asked for after so long
 	holeMax     = 5 * time.Second
+	// A window follows the consumer's pace: it covers what was taken in windowSpan.
+	windowSpan = 100 * time.Millisecond
 	// reservedFrames may pass the frame limit: EOF, EXIT, RESET need no credit.
 	reservedFrames = 8
 )
@@ -39,7 +41,11 @@ type inStream struct {
 	received uint64 // contiguous offset
 	taken    uint64 // by the consumer
 	limit    uint64 // granted, absolute
-	window   uint64
+	window   uint64 // what is granted beyond taken; between base and most
+	base     uint64
+	most     uint64
+	paceAt   time.Time // when taken was paceFrom
+	paceFrom uint64
 	eof      bool
 	drop     bool // the consumer is gone: take and drop
 }
@@ -68,8 +74,8 @@ func newReceiver(epoch uint64, attach uint32, frameWindow uint64) receiver {
 	return receiver{epoch: epoch, attach: attach, nextSeq: 1, frameWin: frameWindow}
 }
 
-func (r *receiver) openStream(st wire.Stream, window uint64) {
-	r.streams[st] = inStream{open: true, window: window, limit: window}
+func (r *receiver) openStream(st wire.Stream, window, most uint64) {
+	r.streams[st] = inStream{open: true, window: window, base: window, most: max(window, most), limit: window}
 }
 
 // onFrame takes a frame whose tag was checked.
@@ -240,7 +246,7 @@ func (r *receiver) frameLimit() uint64 {
 }
 
 // fill writes the receiver's half of a state and remembers that it was told.
-func (r *receiver) fill(st *wire.State) {
+func (r *receiver) fill(now time.Time, st *wire.State) {
 	st.AckedSeq = r.ackedSeq()
 	st.FrameLimit = r.frameLimit()
 	for i := range r.streams {
@@ -248,11 +254,27 @@ func (r *receiver) fill(st *wire.State) {
 		if !s.open {
 			continue
 		}
+		s.pace(now)
 		s.limit = max(s.limit, s.taken+s.window)
 		st.Streams[i] = wire.Credit{Acked: s.taken, Limit: s.limit}
 	}
 	r.sent = *st
 	r.creditAt = time.Time{}
+}
+
+// pace doubles the window of a consumer that takes it whole within windowSpan
+// and leaves nothing waiting, and halves it for one that needs ten times as long.
+func (s *inStream) pace(now time.Time) {
+	switch {
+	case s.paceAt.IsZero():
+	case s.taken-s.paceFrom < s.window:
+		return
+	case now.Sub(s.paceAt) < windowSpan && len(s.queue) == 0:
+		s.window = min(2*s.window, s.most)
+	case now.Sub(s.paceAt) > 10*windowSpan:
+		s.window = max(s.window/2, s.base)
+	}
+	s.paceAt, s.paceFrom = now, s.taken
 }
 
 // heardLast takes the sender's word that it has published everything up to seq.

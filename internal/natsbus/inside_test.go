@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/weft-fabric/weft/internal/duplex"
+	"github.com/weft-fabric/weft/internal/wire"
 )
 
 func TestParseAck(t *testing.T) {
@@ -39,6 +40,21 @@ func TestParseAck(t *testing.T) {
 		if ok != c.ok || ok && (seq != c.seq || why != c.why) {
 			t.Errorf("%s: %d, %d, %t; want %d, %d, %t", c.name, seq, why, ok, c.seq, c.why, c.ok)
 		}
+	}
+}
+
+// TestS011_JetStreamAPIIsNoInbox needs no server: 2.15.3 does not pass a request
+// with such a reply subject on.
+func TestS011_JetStreamAPIIsNoInbox(t *testing.T) {
+	c := &Conn{}
+	m := Msg{Subject: "weft.v1.api.t1.info", Reply: "$JS.API.STREAM.DELETE.X", c: c}
+	for _, err := range []error{m.Respond(nil), m.RespondError(wire.Errorf(wire.CodeInternal, "no"))} {
+		if wire.CodeOf(err) != wire.CodeInvalidArgument {
+			t.Errorf("err = %v, want INVALID_ARGUMENT", err)
+		}
+	}
+	if got := c.Counters().BadReply; got != 2 {
+		t.Errorf("BadReply = %d, want 2", got)
 	}
 }
 

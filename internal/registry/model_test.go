@@ -80,140 +80,156 @@ func (m *model) braked() bool {
 	return m.up && silent >= 3 && silent > all-silent
 }
 
+// pair drives a Table and its model alike.
+type pair struct {
+	*model
+	tab  *registry.Table
+	made int // instances
+}
+
+var modelNames = [...]string{"w0", "w1", "w2", "w3", "w4", "w5"}
+
 func TestTableAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tab := registry.New(registry.Config{BeatPeriod: mPeriod, Missed: 3})
-		m := &model{now: t0, workers: map[string]*modelWorker{}, busUps: []time.Time{{}}}
-		names := []string{"w0", "w1", "w2", "w3", "w4", "w5"}
-		made := 0
-		pick := func(t *rapid.T) (string, *modelWorker) {
-			name := rapid.SampledFrom(names).Draw(t, "worker")
-			return name, m.workers[name]
-		}
-		beat := func(t *rapid.T, name string, w *modelWorker, b wire.Beat) {
-			got := tab.Beat(m.now, name, b)
-			want := registry.BeatTaken
-			switch {
-			case w == nil || !slices.Contains(w.instances, b.Instance):
-				want = registry.BeatNeedDescription
-			case w.holder() != b.Instance || w.goodbye:
-				want = registry.BeatOldInstance
-			case b.Seq <= w.maxSeq:
-				want = registry.BeatOldSeq
-			default:
-				w.maxSeq, w.drain = b.Seq, b.State == wire.WorkerDraining
-				w.contacts = append(w.contacts, m.now)
-				if b.State == wire.WorkerGoodbye {
-					w.goodbye, want = true, registry.BeatGoodbye
-				}
-			}
-			if got != want {
-				t.Fatalf("beat %+v of %s: %d, want %d", b, name, got, want)
-			}
+		p := &pair{
+			model: &model{now: t0, workers: map[string]*modelWorker{}, busUps: []time.Time{{}}},
+			tab:   registry.New(registry.Config{BeatPeriod: mPeriod, Missed: 3}),
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"advance": func(t *rapid.T) {
-				m.now = m.now.Add(rapid.SampledFrom([]time.Duration{1, time.Second, 2 * time.Second, 3 * time.Second, mWindow, mWindow + 1}).Draw(t, "by"))
+				steps := []time.Duration{1, time.Second, 2 * time.Second, 3 * time.Second, mWindow, mWindow + 1}
+				p.now = p.now.Add(rapid.SampledFrom(steps).Draw(t, "by"))
 			},
 			"all beat": func(t *rapid.T) {
-				for _, name := range names {
-					if w := m.workers[name]; w != nil && !w.goodbye {
-						beat(t, name, w, wire.Beat{Instance: w.holder(), Seq: w.maxSeq + 1, State: wire.WorkerReady})
+				for _, name := range modelNames {
+					if w := p.workers[name]; w != nil && !w.goodbye {
+						p.beat(t, name, wire.Beat{Instance: w.holder(), Seq: w.maxSeq + 1, State: wire.WorkerReady})
 					}
 				}
 			},
-			"beat": func(t *rapid.T) {
-				name, w := pick(t)
-				b := wire.Beat{Instance: "stranger", Seq: 1, State: rapid.SampledFrom([]wire.WorkerState{"ready", "ready", "draining", "goodbye"}).Draw(t, "state")}
-				if w != nil {
-					b.Instance = rapid.SampledFrom(append([]string{w.holder(), w.holder()}, w.instances...)).Draw(t, "instance")
-					b.Seq = uint64(max(1, int(w.maxSeq)+rapid.IntRange(-1, 2).Draw(t, "step")))
-				}
-				beat(t, name, w, b)
-			},
-			"register": func(t *rapid.T) {
-				name, w := pick(t)
-				made++
-				req := desc(name, fmt.Sprintf("i%d", made))
-				reg, err := tab.Register(m.now, req, "")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if w != nil && !w.goodbye && m.state(w) != "dead" {
-					if reg.Probe == nil || reg.Probe.Instance != w.holder() {
-						t.Fatalf("%s is %s: %+v, want a probe of %s", name, m.state(w), reg, w.holder())
-					}
-					if rapid.Bool().Draw(t, "first answers") {
-						tab.Heard(m.now, *reg.Probe)
-						w.contacts = append(w.contacts, m.now)
-						return
-					}
-					if reg, err = tab.Takeover(m.now, req, "", *reg.Probe); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if reg.Probe != nil {
-					t.Fatalf("%s: %+v, want registered", name, reg)
-				}
-				if w == nil {
-					w = &modelWorker{}
-					m.workers[name] = w
-				}
-				if n := len(w.instances); n >= 8 { // the table remembers eight
-					w.instances = w.instances[n-8:]
-				}
-				*w = modelWorker{instances: append(w.instances, req.Instance), contacts: []time.Time{m.now}}
-			},
-			"bus down": func(*rapid.T) { tab.BusDown(); m.up = false },
-			"bus up":   func(*rapid.T) { tab.BusUp(m.now); m.up = true; m.busUps = append(m.busUps, m.now) },
-			"probe": func(t *rapid.T) {
-				for _, p := range tab.DueProbes(m.now) {
-					w := m.workers[p.Worker]
-					if m.state(w) != "suspect" || m.braked() || p.Instance != w.holder() {
-						t.Fatalf("probe of %v, which is %s", p, m.state(w))
-					}
-					answered := rapid.Bool().Draw(t, "answered")
-					braked := m.braked()
-					tab.Probed(m.now, p, answered)
-					if answered {
-						w.contacts = append(w.contacts, m.now)
-					} else if !braked {
-						w.failures = append(w.failures, m.now)
-					}
-				}
-			},
-			"": func(t *rapid.T) { // after every action
-				if got := tab.BusSuspected(m.now); got != m.braked() {
-					t.Fatalf("suspected %t, want %t", got, m.braked())
-				}
-				list := tab.List(m.now)
-				if len(list) != len(m.workers) {
-					t.Fatalf("%d workers, want %d", len(list), len(m.workers))
-				}
-				p := tab.Place(m.now, registry.Query{}, first)
-				placed := map[string]bool{}
-				for _, c := range p.Candidates {
-					placed[c.Worker] = true
-				}
-				for _, v := range list {
-					w := m.workers[v.Worker]
-					if want := m.state(w); v.State != want || v.Instance != w.holder() {
-						t.Fatalf("%s/%s is %s, want %s/%s", v.Worker, v.Instance, v.State, w.holder(), want)
-					}
-					may := !w.drain && v.State != "dead" && v.State != "gone"
-					if placed[v.Worker] != may || (p.Refused[v.Worker] == "") != may {
-						t.Fatalf("%s is %s: placed %t, refused %q", v.Worker, v.State, placed[v.Worker], p.Refused[v.Worker])
-					}
-				}
-				for _, l := range tab.LostSince(m.now, time.Minute) {
-					w := m.workers[l.Worker]
-					if l.Instance == w.holder() && (m.state(w) != "dead" && m.state(w) != "gone" || m.listening() < time.Minute || l.Silence < time.Minute) {
-						t.Fatalf("lost %+v, which is %s", l, m.state(w))
-					}
-				}
-			},
+			"one beats": p.oneBeats,
+			"register":  p.register,
+			"bus down":  func(*rapid.T) { p.tab.BusDown(); p.up = false },
+			"bus up":    func(*rapid.T) { p.tab.BusUp(p.now); p.up = true; p.busUps = append(p.busUps, p.now) },
+			"probe":     p.probe,
+			"":          p.compare, // after every action
 		})
 	})
+}
+
+func (p *pair) beat(t *rapid.T, name string, b wire.Beat) {
+	w := p.workers[name]
+	got := p.tab.Beat(p.now, name, b)
+	want := registry.BeatTaken
+	switch {
+	case w == nil || !slices.Contains(w.instances, b.Instance):
+		want = registry.BeatNeedDescription
+	case w.holder() != b.Instance || w.goodbye:
+		want = registry.BeatOldInstance
+	case b.Seq <= w.maxSeq:
+		want = registry.BeatOldSeq
+	default:
+		w.maxSeq, w.drain = b.Seq, b.State == wire.WorkerDraining
+		w.contacts = append(w.contacts, p.now)
+		if b.State == wire.WorkerGoodbye {
+			w.goodbye, want = true, registry.BeatGoodbye
+		}
+	}
+	if got != want {
+		t.Fatalf("beat %+v of %s: %d, want %d", b, name, got, want)
+	}
+}
+
+func (p *pair) oneBeats(t *rapid.T) {
+	name := rapid.SampledFrom(modelNames[:]).Draw(t, "worker")
+	state := rapid.SampledFrom([]wire.WorkerState{"ready", "ready", "draining", "goodbye"}).Draw(t, "state")
+	b := wire.Beat{Instance: "stranger", Seq: 1, State: state}
+	if w := p.workers[name]; w != nil {
+		b.Instance = rapid.SampledFrom(append([]string{w.holder(), w.holder()}, w.instances...)).Draw(t, "instance")
+		b.Seq = uint64(max(1, int(w.maxSeq)+rapid.IntRange(-1, 2).Draw(t, "step")))
+	}
+	p.beat(t, name, b)
+}
+
+func (p *pair) register(t *rapid.T) {
+	name := rapid.SampledFrom(modelNames[:]).Draw(t, "worker")
+	w := p.workers[name]
+	p.made++
+	req := desc(name, fmt.Sprintf("i%d", p.made))
+	reg, err := p.tab.Register(p.now, req, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w != nil && !w.goodbye && p.state(w) != "dead" {
+		if reg.Probe == nil || reg.Probe.Instance != w.holder() {
+			t.Fatalf("%s is %s: %+v, want a probe of %s", name, p.state(w), reg, w.holder())
+		}
+		if rapid.Bool().Draw(t, "first answers") {
+			p.tab.Heard(p.now, *reg.Probe)
+			w.contacts = append(w.contacts, p.now)
+			return
+		}
+		if reg, err = p.tab.Takeover(p.now, req, "", *reg.Probe); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if reg.Probe != nil {
+		t.Fatalf("%s: %+v, want registered", name, reg)
+	}
+	var past []string
+	if w != nil {
+		past = w.instances[max(0, len(w.instances)-8):] // the table remembers eight
+	}
+	p.workers[name] = &modelWorker{instances: append(past, req.Instance), contacts: []time.Time{p.now}}
+}
+
+func (p *pair) probe(t *rapid.T) {
+	for _, at := range p.tab.DueProbes(p.now) {
+		w := p.workers[at.Worker]
+		braked := p.braked()
+		if p.state(w) != "suspect" || braked || at.Instance != w.holder() {
+			t.Fatalf("probe of %v, which is %s", at, p.state(w))
+		}
+		answered := rapid.Bool().Draw(t, "answered")
+		p.tab.Probed(p.now, at, answered)
+		if answered {
+			w.contacts = append(w.contacts, p.now)
+		} else {
+			w.failures = append(w.failures, p.now)
+		}
+	}
+}
+
+func (p *pair) compare(t *rapid.T) {
+	if got := p.tab.BusSuspected(p.now); got != p.braked() {
+		t.Fatalf("suspected %t, want %t", got, p.braked())
+	}
+	list := p.tab.List(p.now)
+	if len(list) != len(p.workers) {
+		t.Fatalf("%d workers, want %d", len(list), len(p.workers))
+	}
+	placement := p.tab.Place(p.now, registry.Query{}, first)
+	placed := map[string]bool{}
+	for _, c := range placement.Candidates {
+		placed[c.Worker] = true
+	}
+	for _, v := range list {
+		w := p.workers[v.Worker]
+		if want := p.state(w); v.State != want || v.Instance != w.holder() {
+			t.Fatalf("%s/%s is %s, want %s/%s", v.Worker, v.Instance, v.State, w.holder(), want)
+		}
+		may := !w.drain && v.State != "dead" && v.State != "gone"
+		if placed[v.Worker] != may || (placement.Refused[v.Worker] == "") != may {
+			t.Fatalf("%s is %s: placed %t, refused %q", v.Worker, v.State, placed[v.Worker], placement.Refused[v.Worker])
+		}
+	}
+	for _, l := range p.tab.LostSince(p.now, time.Minute) {
+		w := p.workers[l.Worker]
+		over := p.state(w) == "dead" || p.state(w) == "gone"
+		if l.Instance == w.holder() && (!over || p.listening() < time.Minute || l.Silence < time.Minute) {
+			t.Fatalf("lost %+v, which is %s", l, p.state(w))
+		}
+	}
 }
 
 // TestSlotsNeverOverfill: whatever beats say and however late they come, one

@@ -76,7 +76,7 @@ type TTY struct {
 // worker carries their hash.
 type Exec struct {
 	Mode         Mode              `json:"mode"`
-	Argv         []string          `json:"argv"`
+	Argv         []string          `json:"argv,omitempty"`
 	Cwd          string            `json:"cwd,omitempty"` // relative to the sandbox root
 	Env          map[string]string `json:"env,omitempty"`
 	Stdin        StdinKind         `json:"stdin,omitempty"` // default none

@@ -109,7 +109,7 @@ type OpenRequest struct {
 	Epoch   Epoch      `json:"epoch"`
 	Channel uuid.UUID  `json:"channel"`
 	Credit  DownCredit `json:"credit"`
-	Body    []byte     `json:"body"`
+	Body    []byte     `json:"body,omitempty"`
 }
 
 // UpCredit is the worker's first grant for stdin.
@@ -195,8 +195,8 @@ type RegisterRequest struct {
 	HostBootID      string            `json:"hostBootId,omitempty"`
 	Route           string            `json:"route"`
 	PluginID        string            `json:"pluginId"`
-	Providers       []Provider        `json:"providers"`
-	Verbs           []string          `json:"verbs"` // verified on this instance
+	Providers       []Provider        `json:"providers,omitempty"`
+	Verbs           []string          `json:"verbs,omitempty"` // verified on this instance
 	Labels          map[string]string `json:"labels,omitempty"`
 	Slots           int               `json:"slots"`
 	Store           *StoreMark        `json:"store,omitempty"`
@@ -265,7 +265,7 @@ const MaxBeat = 300
 // RenewRequest renews the busy leases of a worker (wr renew).
 type RenewRequest struct {
 	Instance string           `json:"instance"`
-	Leases   []InventoryLease `json:"leases"`
+	Leases   []InventoryLease `json:"leases,omitempty"`
 }
 
 // RenewReply lists the leases that were not renewed and why.
@@ -298,7 +298,7 @@ type EndedReply struct {
 // order as sent, the exec body of an open, and an ed25519 signature over
 // "weft/v1 " ‖ verb ‖ NUL ‖ order. Unsigned orders have neither key nor signature.
 type Order struct {
-	Order     []byte `json:"order"`
+	Order     []byte `json:"order,omitempty"`
 	Body      []byte `json:"body,omitempty"`
 	KeyID     string `json:"keyId,omitempty"`
 	Signature []byte `json:"signature,omitempty"`
@@ -370,8 +370,8 @@ type OpenOrder struct {
 	ProviderLeaseID string        `json:"providerLeaseId,omitempty"` // empty: find the sandbox by lease id
 	Credit          DownCredit    `json:"credit"`
 	Limits          ChannelLimits `json:"limits"`
-	Secret          []byte        `json:"secret"`
-	BodySHA256      []byte        `json:"bodySha256"`
+	Secret          []byte        `json:"secret,omitempty"`
+	BodySHA256      []byte        `json:"bodySha256,omitempty"`
 }
 
 // OpenedReply answers wk open.

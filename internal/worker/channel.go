@@ -24,7 +24,6 @@ type channel struct {
 	// Set once.
 	order wire.OpenOrder
 	exec  *wire.Exec
-	hash  [32]byte // of the exec body
 	held  *held
 	port  *natsbus.Port
 	end   *duplex.End
@@ -36,8 +35,7 @@ type channel struct {
 	err    error         // why the open was refused; set before opened is closed
 	dead   chan struct{} // closed when the process tree is dead and its output read
 
-	over    bool         // the outcome is decided; guarded by the table
-	outcome wire.Outcome // guarded by the table
+	outcome *wire.Outcome // nil until it is decided; guarded by the table
 }
 
 // grace is the time between TERM and KILL that the open asked for.
@@ -290,5 +288,5 @@ func (w *Worker) forget(c *channel) {
 
 // same reports whether a repeated open asks for this very channel.
 func (c *channel) same(o wire.OpenOrder) bool {
-	return c.order.Tenant == o.Tenant && c.order.Lease == o.Lease && bytes.Equal(c.hash[:], o.BodySHA256)
+	return c.order.Tenant == o.Tenant && c.order.Lease == o.Lease && bytes.Equal(c.order.BodySHA256, o.BodySHA256)
 }

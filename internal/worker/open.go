@@ -33,9 +33,7 @@ func (w *Worker) open(ctx context.Context, o wire.OpenOrder, body []byte) (wire.
 		return reply, c.err
 	}
 	reply.Credit.Stdin, reply.Credit.FrameLimit = c.end.Credit()
-	if o, over := w.table.outcome(c); over {
-		reply.Outcome = &o
-	}
+	reply.Outcome = w.table.outcome(c)
 	return reply, nil
 }
 
@@ -53,6 +51,10 @@ func checkOpen(o wire.OpenOrder, body []byte) (*wire.Exec, error) {
 	}
 	if len(o.Secret) != wire.SecretSize {
 		return nil, wire.Errorf(wire.CodeInvalidArgument, "the channel secret is not %d bytes", wire.SecretSize)
+	}
+	if o.Credit.Stdout == 0 || o.Credit.Stderr == 0 || o.Credit.FrameLimit == 0 {
+		// Without any credit nothing would be sent that an answer could follow.
+		return nil, wire.Errorf(wire.CodeInvalidArgument, "the first credit of a stream is 0; grant at least a byte and a frame")
 	}
 	exec, err := wire.DecodeExec(body)
 	switch {
@@ -138,7 +140,7 @@ func (w *Worker) newChannel(o wire.OpenOrder, exec *wire.Exec, h *held) (*channe
 		return nil, err
 	}
 	c := &channel{
-		order: o, exec: exec, hash: [32]byte(o.BodySHA256), held: h, port: port, fate: newFate(),
+		order: o, exec: exec, held: h, port: port, fate: newFate(),
 		stdin: &stdin{body: exec.StdinData, only: len(exec.StdinData) > 0},
 		log:   w.log.With().Str("lease", o.Lease).Stringer("channel", o.Channel).Logger(),
 
@@ -154,19 +156,19 @@ func (w *Worker) newChannel(o wire.OpenOrder, exec *wire.Exec, h *held) (*channe
 	return c, nil
 }
 
-// outcome is a channel's, and whether it has one.
-func (t *table) outcome(c *channel) (wire.Outcome, bool) {
+// outcome is a channel's, nil while it has none.
+func (t *table) outcome(c *channel) *wire.Outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return c.outcome, c.over
+	return c.outcome
 }
 
 // conclude notes a channel's outcome and gives its place on the lease back.
 func (t *table) conclude(c *channel, o wire.Outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !c.over {
-		c.over, c.outcome = true, o
+	if c.outcome == nil {
+		c.outcome = &o
 		c.held.running--
 	}
 }
@@ -176,8 +178,10 @@ func (t *table) forget(c *channel) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.open, c.order.Channel)
-	if c.over {
-		t.ended.put(c.order.Channel, endedChannel{tenant: c.order.Tenant, lease: c.order.Lease, hash: c.hash, outcome: c.outcome})
+	if c.outcome != nil {
+		t.ended.put(c.order.Channel, endedChannel{
+			tenant: c.order.Tenant, lease: c.order.Lease, hash: [32]byte(c.order.BodySHA256), outcome: *c.outcome,
+		})
 		return
 	}
 	c.held.running--

@@ -63,14 +63,14 @@ func TestJudge(t *testing.T) {
 		policy     *wire.OnDisconnect
 		want       presence
 	}{
-		"three keepalives exactly":           {15 * s, time.Hour, nil, attached},
-		"missed the third":                   {15*s + 1, time.Hour, nil, detached},
-		"the default grace exactly":          {45 * s, time.Hour, nil, detached},
-		"past the default grace":             {45*s + 1, time.Hour, nil, lost},
-		"E-013 past its own grace":           {17*s + 1, time.Hour, after2, lost},
-		"E-013 keep":                         {time.Hour, 2 * time.Hour, keep, detached},
+		"three keepalives exactly":            {15 * s, time.Hour, nil, attached},
+		"missed the third":                    {15*s + 1, time.Hour, nil, detached},
+		"the default grace exactly":           {45 * s, time.Hour, nil, detached},
+		"past the default grace":              {45*s + 1, time.Hour, nil, lost},
+		"E-013 past its own grace":            {17*s + 1, time.Hour, after2, lost},
+		"E-013 keep":                          {time.Hour, 2 * time.Hour, keep, detached},
 		"the worker could not hear meanwhile": {time.Hour, 15 * s, after2, attached},
-		"silent since the worker came back":  {time.Hour, 17*s + 1, after2, lost},
+		"silent since the worker came back":   {time.Hour, 17*s + 1, after2, lost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Now()

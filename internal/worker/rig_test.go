@@ -48,7 +48,7 @@ type rig struct {
 
 	mu        sync.Mutex
 	refuse    *wire.Error // answer to register
-	silent    bool        // ended is not answered
+	unwell    bool        // ended is answered with UNAVAILABLE
 	registers []wire.RegisterRequest
 	beats     []wire.Beat
 	ended     map[uuid.UUID][]wire.EndedRequest
@@ -148,11 +148,13 @@ func (r *rig) coordinate() {
 	listen(subjects.ToCoordinators(subjects.WREnded), func(m natsbus.Msg) {
 		var q wire.EndedRequest
 		_ = wire.DecodeStrict(m.Data, wire.MaxControlBody, &q)
-		silent := false
-		r.note(func() { r.ended[q.Channel] = append(r.ended[q.Channel], q); silent = r.silent })
-		if !silent {
-			_ = m.Respond(wire.Encode(wire.EndedReply{Outcome: q.Outcome}))
+		unwell := false
+		r.note(func() { r.ended[q.Channel] = append(r.ended[q.Channel], q); unwell = r.unwell })
+		if unwell {
+			_ = m.RespondError(wire.Errorf(wire.CodeUnavailable, "the store is away"))
+			return
 		}
+		_ = m.Respond(wire.Encode(wire.EndedReply{Outcome: q.Outcome}))
 	})
 	listen(subjects.Heartbeats(), func(m natsbus.Msg) {
 		var b wire.Beat
@@ -210,6 +212,7 @@ func (r *rig) config() worker.Config {
 	return worker.Config{
 		Bus: r.bus(), ID: workerID, Plugin: "shell", Driver: d, Slots: 4,
 		StateDir: r.t.TempDir(), InsecureOrders: true,
+		Limits: worker.Limits{Flush: 300 * time.Millisecond},
 		Log: zerolog.New(zerolog.NewTestWriter(r.t)).Level(zerolog.InfoLevel),
 	}
 }
@@ -303,11 +306,8 @@ type remote struct {
 	opened wire.OpenedReply
 }
 
-// credit is what a remote grants before anything has come.
-type credit struct{ window, first uint64 }
-
 // draft makes the client's end of a channel and the order to open it.
-func (r *rig) draft(l lease, e wire.Exec, c credit) *remote {
+func (r *rig) draft(l lease, e wire.Exec) *remote {
 	r.t.Helper()
 	if e.Mode == "" {
 		e.Mode = wire.ModeDuplex
@@ -316,16 +316,13 @@ func (r *rig) draft(l lease, e wire.Exec, c credit) *remote {
 	hash := wire.BodyHash(m.body)
 	port, err := r.mux.Open(subjects.Channel{Tenant: tenant, Route: r.w.Route(), Lease: l.head.Lease, Channel: m.id.String()})
 	r.ok(err)
-	m.end = duplex.New(duplex.Config{Side: duplex.Client, Channel: m.id, Epoch: l.head.Epoch.N, Link: port, Window: c.window})
+	m.end = duplex.New(duplex.Config{Side: duplex.Client, Channel: m.id, Epoch: l.head.Epoch.N, Link: port})
 	port.Bind(m.end)
 	r.t.Cleanup(func() {
 		m.end.Close()
 		port.Close()
 	})
 	limit, frames := m.end.Credit()
-	if c.first != 0 {
-		limit = c.first
-	}
 	m.order = wire.OpenOrder{
 		OrderHead: l.head, Channel: m.id, Mode: e.Mode, ProviderLeaseID: l.ProviderLeaseID,
 		Credit: wire.DownCredit{Stdout: limit, Stderr: limit, FrameLimit: frames},
@@ -353,7 +350,7 @@ func (m *remote) start() {
 // run opens a channel for a command.
 func (r *rig) run(l lease, e wire.Exec) *remote {
 	r.t.Helper()
-	m := r.draft(l, e, credit{})
+	m := r.draft(l, e)
 	r.ok(m.open())
 	m.start()
 	return m

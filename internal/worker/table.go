@@ -77,7 +77,7 @@ func (t *table) stats() Stats {
 	defer t.mu.Unlock()
 	s := Stats{Leases: len(t.leases), Channels: len(t.open), Draining: t.draining}
 	for _, c := range t.open {
-		if !c.over {
+		if c.outcome == nil {
 			s.Running++
 		}
 	}

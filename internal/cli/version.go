@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weft-fabric/weft/internal/wire"
+)
+
+func (a *app) version() *cobra.Command {
+	var o output
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of weft and of its protocol",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if o == asJSON {
+				return writeJSON(a.sys.Stdout, struct {
+					Version  string `json:"version"`
+					Protocol int    `json:"protocolVersion"`
+					Go       string `json:"go"`
+				}{Version, wire.Version, runtime.Version()})
+			}
+			_, err := fmt.Fprintf(a.sys.Stdout, "weft %s, protocol %d, %s\n", Version, wire.Version, runtime.Version())
+			return err
+		},
+	}
+	o.bind(cmd.Flags())
+	return cmd
+}
