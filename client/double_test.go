@@ -177,6 +177,10 @@ func (d *double) openPorts() int {
 	return len(d.ports)
 }
 
+func secretFor(channel string) []byte { return slices.Repeat([]byte(channel[:4]), wire.SecretSize/4) }
+
+func secretOf(c *Channel) []byte { return secretFor(c.ID()) }
+
 // open answers api open and execute; a repeat names the same channel.
 func (d *double) open(_ context.Context, body []byte) ([]byte, error) {
 	var req wire.OpenRequest
@@ -188,7 +192,7 @@ func (d *double) open(_ context.Context, body []byte) ([]byte, error) {
 		return nil, err
 	}
 	id := req.Channel.String()
-	secret := slices.Repeat([]byte(id[:4]), wire.SecretSize/4)
+	secret := secretFor(id)
 	reply := wire.OpenReply{
 		Channel: req.Channel, Attach: 1, Route: testRoute, Instance: "i", Epoch: req.Epoch.N,
 		Credit: wire.UpCredit{Stdin: duplex.DefaultWindow, FrameLimit: duplex.FrameWindow},

@@ -279,34 +279,35 @@ func (l *Lease) KeepAlive() {
 const defaultTTL = 30 * time.Second
 
 // keep renews until ctx ends or the lease has ended. A renewal that is not
-// answered is tried again soon: only a refusal ends a lease, and a worker keeps
-// a busy one while no coordinator answers.
+// answered is tried again soon, then less often: only a refusal ends a lease,
+// and a worker keeps a busy one while no coordinator answers.
 func (l *Lease) keep(ctx context.Context) {
-	for {
-		wait := time.Duration(l.Info().TTLMS) * time.Millisecond / 3
-		if wait <= 0 {
-			wait = defaultTTL / 3
-		}
-		for l.c.pause(ctx, wait) {
-			err := l.Renew(ctx)
-			if err == nil {
-				break
-			}
-			if endsLease(wire.CodeOf(err)) {
-				l.c.notify(Notice{Kind: LeaseGone, Lease: l.id, Text: "the lease " + l.id + " has ended: " + err.Error()})
-				return
-			}
-			wait = min(wait, max(wait/4, 200*time.Millisecond))
-		}
-		if ctx.Err() != nil {
+	wait, retry := l.period(), time.Duration(0)
+	for l.c.pause(ctx, wait) {
+		err := l.Renew(ctx)
+		switch {
+		case err == nil:
+			wait, retry = l.period(), 0
+		case endsLease(wire.CodeOf(err)):
+			l.c.notify(Notice{Kind: LeaseGone, Lease: l.id, Text: "the lease " + l.id + " has ended: " + err.Error()})
 			return
+		default:
+			retry = min(max(2*retry, l.period()/8), l.period())
+			wait = retry
 		}
 		select {
-		case <-l.done:
-			return
-		case <-l.c.closing:
+		case <-l.done: // by another call
 			return
 		default:
 		}
 	}
+}
+
+// period is a third of the TTL.
+func (l *Lease) period() time.Duration {
+	ttl := time.Duration(l.Info().TTLMS) * time.Millisecond
+	if ttl <= 0 {
+		ttl = defaultTTL
+	}
+	return ttl / 3
 }

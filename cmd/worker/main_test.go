@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,23 +77,5 @@ func TestRefusedFlags(t *testing.T) {
 		if err := cmd.ExecuteContext(t.Context()); err == nil {
 			t.Errorf("%s is taken", name)
 		}
-	}
-}
-
-// A worker that finds no server waits for one, and a signal ends it cleanly.
-func TestF027_WaitsForAServerAndStops(t *testing.T) {
-	t.Setenv("NATS_URL", "nats://127.0.0.1:1")
-	t.Setenv("NATS_TOKEN", "x")
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	cmd := command()
-	state := filepath.Join(t.TempDir(), "state")
-	cmd.SetArgs([]string{"--id", "w", "--insecure-orders", "--log-level", "error", "--state-dir", state})
-	// The driver itself is made with a live context; the stop comes before NATS.
-	if err := cmd.ExecuteContext(ctx); err != nil && ctx.Err() == nil {
-		t.Errorf("a stop while waiting: %v", err)
-	}
-	if _, err := os.Stat(state); err != nil {
-		t.Error(err)
 	}
 }

@@ -193,8 +193,6 @@ func (p *parts) endpoints(cfg Config, tenants, workers *crew) []endpoint {
 
 // serve runs the parts until ctx is done and returns when the last has ended.
 func (c *Coordinator) serve(ctx context.Context, p *parts, beats *natsbus.Conn) error {
-	work, abort := context.WithCancel(context.WithoutCancel(ctx))
-	defer abort()
 	sub, err := beats.Subscribe(subjects.Heartbeats(), func(m natsbus.Msg) { p.fleet.beat(ctx, m) })
 	if err == nil {
 		err = beats.Flush(ctx)
@@ -219,9 +217,13 @@ func (c *Coordinator) serve(ctx context.Context, p *parts, beats *natsbus.Conn) 
 	wg.Go(func() { p.logs.run(ctx, p.logAgain) })
 	wg.Go(func() { p.janitor.run(ctx) })
 	up := sync.OnceFunc(func() { close(c.ready) })
-	p.service.run(ctx, work, up)
+	p.service.run(ctx, up)
 	// The service takes no more; what it took may finish.
-	hard := time.AfterFunc(softStop, abort)
+	hard := time.AfterFunc(softStop, func() {
+		for _, crew := range p.crews {
+			crew.abort()
+		}
+	})
 	defer hard.Stop()
 	for _, crew := range p.crews {
 		crew.close()

@@ -1,18 +1,29 @@
 package coordinator
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // crew runs a bounded number of requests beside each other and can be waited
 // for. It is safe for concurrent use.
 type crew struct {
 	slots chan struct{}
+	// base is the context of all jobs: they outlive the request that began them,
+	// but not abort.
+	base  context.Context
+	abort context.CancelFunc
 
 	mu     sync.Mutex
 	closed bool
 	wg     sync.WaitGroup
 }
 
-func newCrew(size int) *crew { return &crew{slots: make(chan struct{}, size)} }
+func newCrew(size int) *crew {
+	c := &crew{slots: make(chan struct{}, size)}
+	c.base, c.abort = context.WithCancel(context.Background())
+	return c
+}
 
 // crewAnswer says what became of a job given to a crew.
 type crewAnswer int
@@ -24,7 +35,7 @@ const (
 )
 
 // try starts job unless all are at work or the crew is closed. It never waits.
-func (c *crew) try(job func()) crewAnswer {
+func (c *crew) try(job func(ctx context.Context)) crewAnswer {
 	select {
 	case c.slots <- struct{}{}:
 	default:
@@ -38,7 +49,7 @@ func (c *crew) try(job func()) crewAnswer {
 	}
 	c.wg.Go(func() {
 		defer func() { <-c.slots }()
-		job()
+		job(c.base)
 	})
 	return crewTaken
 }
@@ -49,4 +60,5 @@ func (c *crew) close() {
 	c.closed = true
 	c.mu.Unlock()
 	c.wg.Wait()
+	c.abort()
 }

@@ -76,7 +76,7 @@ func (f *fleet) run(ctx context.Context) {
 			var due []registry.Target
 			f.with(func(t *registry.Table, now time.Time) { due = t.DueProbes(now) })
 			for _, at := range due {
-				f.ask.try(func() {
+				f.ask.try(func(context.Context) {
 					ok := f.probe(ctx, at)
 					f.with(func(t *registry.Table, now time.Time) { t.Probed(now, at, ok) })
 				})
@@ -111,7 +111,7 @@ func (f *fleet) beat(ctx context.Context, m natsbus.Msg) {
 			f.log.Info().Str("worker", at.Worker).Str("reason", b.Reason).Msg("worker said goodbye")
 		}
 	})
-	if wanted && f.ask.try(func() { f.describe(ctx, at) }) != crewTaken {
+	if wanted && f.ask.try(func(context.Context) { f.describe(ctx, at) }) != crewTaken {
 		f.with(func(*registry.Table, time.Time) { delete(f.asked, at) })
 	}
 }

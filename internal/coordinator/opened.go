@@ -43,7 +43,7 @@ func (c *channels) start(ctx context.Context, e entry[channel.Record], l lease.R
 	answer.Outcome = reply.Outcome
 	// Nobody need wait for this write: without it the record still says "opening"
 	// and ends in the same ways. A command that is done at once saves it.
-	c.afterwards(ctx, "record an open channel", func(ctx context.Context) error {
+	c.afterwards("record an open channel", func(ctx context.Context) error {
 		pause(ctx, openRecorded)
 		_, _, err := c.store.channels.modify(ctx, o.key, func(r channel.Record) (channel.Record, error) {
 			return openedOrEnded(r, reply)
@@ -96,14 +96,14 @@ func (c *channels) refuse(ctx context.Context, r channel.Record, cause error) er
 	outcome := wire.StartFailedFor(string(answer.Code))
 	if started {
 		outcome = wire.Outcome{Kind: wire.Unknown}
-		c.afterwards(ctx, "stop what a failed open may have started", func(ctx context.Context) error {
+		c.afterwards("stop what a failed open may have started", func(ctx context.Context) error {
 			return c.tellClose(ctx, r, wire.Unknown, "the open failed")
 		})
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	if err := c.end(ctx, r, outcome); err != nil {
-		c.afterwards(ctx, "record a refused channel", func(ctx context.Context) error { return c.end(ctx, r, outcome) })
+		c.afterwards("record a refused channel", func(ctx context.Context) error { return c.end(ctx, r, outcome) })
 	}
 	c.log.Info().Str("channel", r.ID.String()).Str("worker", r.Home.Worker).Str("code", string(answer.Code)).AnErr("cause", cause).Msg("open refused")
 	return answer
@@ -184,15 +184,13 @@ func (c *channels) tellClose(ctx context.Context, r channel.Record, o wire.Outco
 	return c.orders.send(ctx, r.Home.Worker, subjects.WKClose, order, nil, &reply)
 }
 
-// afterTimeout bounds what is left to do after an answer, and with it how long
-// a stop waits for it.
+// afterTimeout bounds what is left to do after an answer.
 const afterTimeout = 10 * time.Second
 
 // afterwards runs job beside the requests, again until it succeeds or nobody is
-// there to hear it. It outlives the request of ctx.
-func (c *channels) afterwards(ctx context.Context, what string, job func(context.Context) error) {
-	ctx = context.WithoutCancel(ctx)
-	run := func() {
+// there to hear it. It outlives the request that it belongs to.
+func (c *channels) afterwards(what string, job func(context.Context) error) {
+	run := func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, afterTimeout)
 		defer cancel()
 		var err error

@@ -48,12 +48,12 @@ type service struct {
 }
 
 // run keeps a micro service up until ctx is done: one that has stopped, for
-// whatever reason, is started again. Handlers get work as their context. up is
-// called each time the subscriptions are confirmed.
-func (s *service) run(ctx, work context.Context, up func()) {
+// whatever reason, is started again. up is called each time the subscriptions are
+// confirmed.
+func (s *service) run(ctx context.Context, up func()) {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		began := time.Now()
-		err := s.once(ctx, work, up)
+		err := s.once(ctx, up)
 		if ctx.Err() != nil {
 			return
 		}
@@ -67,7 +67,7 @@ func (s *service) run(ctx, work context.Context, up func()) {
 	}
 }
 
-func (s *service) once(ctx, work context.Context, up func()) error {
+func (s *service) once(ctx context.Context, up func()) error {
 	done := make(chan struct{})
 	svc, err := s.add(s.nc, micro.Config{
 		Name: serviceName, Version: Version, QueueGroup: queueGroup,
@@ -89,7 +89,7 @@ func (s *service) once(ctx, work context.Context, up func()) error {
 		<-done
 	}
 	for _, e := range s.endpoints {
-		h := micro.HandlerFunc(func(r micro.Request) { s.take(work, e, r) })
+		h := micro.HandlerFunc(func(r micro.Request) { s.take(e, r) })
 		if err := svc.AddEndpoint(e.name, h, micro.WithEndpointSubject(e.subject)); err != nil {
 			stop()
 			return err
@@ -109,7 +109,7 @@ func (s *service) once(ctx, work context.Context, up func()) error {
 }
 
 // take is called in the subscription's callback: it never waits.
-func (s *service) take(work context.Context, e endpoint, r micro.Request) {
+func (s *service) take(e endpoint, r micro.Request) {
 	subject, reply, body := r.Subject(), r.Reply(), r.Data()
 	if reply == "" || !natsbus.ReplyAllowed(reply) {
 		// Answering would publish where the caller cannot (S-011).
@@ -118,7 +118,7 @@ func (s *service) take(work context.Context, e endpoint, r micro.Request) {
 		return
 	}
 	var refused error
-	switch e.crew.try(func() { s.answer(reply, e.name, s.serve(work, e, subject, body)) }) {
+	switch e.crew.try(func(ctx context.Context) { s.answer(reply, e.name, s.serve(ctx, e, subject, body)) }) {
 	case crewTaken:
 		return
 	case crewFull:
@@ -136,7 +136,7 @@ type result struct {
 	err   error
 }
 
-func (s *service) serve(work context.Context, e endpoint, subject string, body []byte) result {
+func (s *service) serve(ctx context.Context, e endpoint, subject string, body []byte) result {
 	to, err := subjects.Parse(subject)
 	if err != nil {
 		return result{err: wire.Errorf(wire.CodeInvalidArgument, "the request's subject is none of weft's: ids are 1 to 63 of a-z, 0-9 and -")}
@@ -144,7 +144,7 @@ func (s *service) serve(work context.Context, e endpoint, subject string, body [
 	if to.Kind == subjects.KindAPI && !s.tenants[to.Tenant] {
 		return result{err: wire.Errorf(wire.CodePermissionDenied, "this fabric does not serve the tenant; an operator lists tenants in the coordinators' configuration")}
 	}
-	ctx, cancel := context.WithTimeout(work, e.timeout)
+	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
 	reply, err := e.handle(ctx, to, body)
 	return result{reply, err}

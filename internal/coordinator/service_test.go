@@ -224,7 +224,7 @@ func serviceRig(t *testing.T, r *rig, nc *nats.Conn, size int, h func(context.Co
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.run(ctx, ctx, func() { ups <- struct{}{} })
+		s.run(ctx, func() { ups <- struct{}{} })
 		c.close()
 	}()
 	t.Cleanup(func() { cancel(); <-done })
@@ -264,6 +264,9 @@ func TestF11_SlowConsumerDoesNotSilenceTheService(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := sub.SetPendingLimits(1, -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	for range 10 {

@@ -47,6 +47,8 @@ type Config struct {
 	Window, MaxWindow uint64
 	// Stall is how long the log may refuse before the end fails with UNAVAILABLE; 0: DefaultStall.
 	Stall time.Duration
+	// Pool, if set, bounds what this end has in flight together with others.
+	Pool *Pool
 	// Readable, if set, is called without locks when bytes or the end of a
 	// stream have come for the consumer. It must not block.
 	Readable func(wire.Stream)
@@ -67,6 +69,8 @@ type Grant struct {
 	KeyDown wire.Key
 	Credit  [4]uint64 // absolute limit by stream
 	Frames  uint64    // frame limit
+	// Resume, on a client, is where the channel stands that it attaches to.
+	Resume *Resume
 }
 
 // Counters are what an end has dropped, by reason.
@@ -95,6 +99,8 @@ type End struct {
 	cond     [4]*sync.Cond
 	send     sender
 	recv     receiver
+	loan     loan
+	promised [4]int // bytes that Room has promised and WriteBuf has not brought
 	started  bool
 	keyIn    wire.Key
 	keyOut   wire.Key
@@ -133,6 +139,7 @@ func New(cfg Config) *End {
 	}
 	e := &End{cfg: cfg, done: make(chan struct{}), idle: make(chan struct{}), heard: time.Now()}
 	e.recv = newReceiver(cfg.Epoch, 0, FrameWindow)
+	e.loan.pool = cfg.Pool
 	e.send.emit = func(m outMsg) { e.outbox = append(e.outbox, m) }
 	e.send.epoch = cfg.Epoch
 	if cfg.Side == Client {
@@ -182,6 +189,11 @@ func (e *End) Start(g Grant) {
 		e.send.streams[st].limit = limit
 	}
 	e.send.frameLimit = g.Frames
+	if g.Resume != nil {
+		if err := e.resume(now, g.Resume); err != nil {
+			e.fail(err)
+		}
+	}
 	early := e.early
 	e.early = nil
 	e.send.flush(now)
@@ -209,6 +221,9 @@ func (e *End) unlock(now time.Time) {
 		e.report = nil
 		defer e.cfg.Failed(report)
 	}
+	if wake := e.repay(); len(wake) > 0 {
+		defer wakeEnds(wake)
+	}
 	if e.draining {
 		e.mu.Unlock()
 		return
@@ -234,6 +249,26 @@ func (e *End) unlock(now time.Time) {
 	}
 	e.draining = false
 	e.mu.Unlock()
+}
+
+// repay returns to the pool what is no longer in flight, and everything once
+// the end is over. The ends that may go on come back.
+func (e *End) repay() []*End {
+	if e.closed || e.failure != nil {
+		return e.loan.close()
+	}
+	n := e.send.released
+	e.send.released = 0
+	return e.loan.acked(n)
+}
+
+// wakeEnds lets writers that waited for a pool try again. Called without locks.
+func wakeEnds(ends []*End) {
+	for _, e := range ends {
+		e.mu.Lock()
+		e.wakeAll()
+		e.mu.Unlock()
+	}
 }
 
 // arm sets the one timer to the earliest time at which something is due.
@@ -327,8 +362,8 @@ func (e *End) wakeAll() {
 // calls return. It does not tell the other end. Idempotent.
 func (e *End) Close() {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	if e.closed {
+		e.mu.Unlock()
 		return
 	}
 	e.closed = true
@@ -340,6 +375,9 @@ func (e *End) Close() {
 		close(e.done)
 	}
 	e.wakeAll()
+	wake := e.repay()
+	e.mu.Unlock()
+	wakeEnds(wake)
 }
 
 // Fail ends the end with err as the reason for all who wait, unless it ended already.
@@ -575,14 +613,14 @@ func (e *End) Write(ctx context.Context, st wire.Stream, p []byte) (int, error) 
 			e.unlock(now)
 			return total, err
 		}
-		n := e.send.offer(now, st, p[total:])
-		total += n
+		n := e.loan.take(min(e.send.room(st), len(p)-total), e)
+		total += e.send.offer(now, st, p[total:total+n])
 		e.unlock(now)
 		if total == len(p) {
 			return total, nil
 		}
 		e.mu.Lock()
-		if err := e.wait(ctx, st, func() bool { return e.writable(st) != nil || e.send.room(st) > 0 }); err != nil {
+		if err := e.wait(ctx, st, func() bool { return e.mayWrite(st) }); err != nil {
 			e.unlock(time.Now())
 			return total, err
 		}
@@ -604,16 +642,31 @@ func (e *End) writable(st wire.Stream) error {
 	return nil
 }
 
+// mayWrite reports whether a writer of st has something to do.
+func (e *End) mayWrite(st wire.Stream) bool {
+	return e.writable(st) != nil || e.send.room(st) > 0 && e.loan.ready(e)
+}
+
 // Room waits until at least one byte of an outgoing stream can be taken and
-// returns how many can, at most MaxPayload.
+// returns how many can, at most MaxPayload. They are promised to the caller
+// until WriteBuf brings as many or fewer.
 func (e *End) Room(ctx context.Context, st wire.Stream) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	err := e.wait(ctx, st, func() bool { return e.writable(st) != nil || e.send.room(st) > 0 })
-	if err == nil {
-		err = e.writable(st)
+	for {
+		if err := e.wait(ctx, st, func() bool { return e.mayWrite(st) }); err != nil {
+			return 0, err
+		}
+		if err := e.writable(st); err != nil {
+			return 0, err
+		}
+		if e.promised[st] == 0 {
+			e.promised[st] = e.loan.take(min(e.send.room(st), wire.MaxPayload), e)
+		}
+		if n := min(e.promised[st], e.send.room(st)); n > 0 {
+			return n, nil
+		}
 	}
-	return min(e.send.room(st), wire.MaxPayload), err
 }
 
 // WriteBuf sends bytes that the caller read after Room: buf is
@@ -622,7 +675,12 @@ func (e *End) WriteBuf(st wire.Stream, buf []byte) error {
 	e.mu.Lock()
 	now := time.Now()
 	err := e.writable(st)
-	if err == nil {
+	n := len(buf) - wire.HeaderSize
+	e.send.released += int64(e.promised[st] - n)
+	e.promised[st] = 0
+	if err != nil {
+		e.send.released += int64(n)
+	} else {
 		e.send.offerBuf(now, st, buf)
 	}
 	e.unlock(now)

@@ -42,7 +42,11 @@ func (e *End) frame(now time.Time, buf []byte) (wake wire.Stream) {
 	f, err := e.frameIn.Open(buf)
 	switch {
 	case err == wire.ErrFrameTag:
-		e.counts.Tag++
+		if f, _ := wire.DecodeFrame(buf); f.Attach < e.recv.attach {
+			e.counts.Older++ // under a fenced attach's key
+		} else {
+			e.counts.Tag++
+		}
 		return 0
 	case err != nil:
 		e.breach()

@@ -11,6 +11,7 @@ const (
 	creditDelay = 20 * time.Millisecond  // an acknowledgement waits at most so long
 	holeWait    = 100 * time.Millisecond // a hole is asked for after so long
 	holeMax     = 5 * time.Second
+	holeNext    = 10 * time.Millisecond // the rest of a repair is asked for so long after its last frame
 	// A window follows the consumer's pace: it covers what was taken in windowSpan.
 	windowSpan = 100 * time.Millisecond
 	// reservedFrames may pass the frame limit: EOF, EXIT, RESET need no credit.
@@ -46,8 +47,10 @@ type inStream struct {
 	most     uint64
 	paceAt   time.Time // when taken was paceFrom
 	paceFrom uint64
-	eof      bool
-	drop     bool // the consumer is gone: take and drop
+	// resumedAt is where an attach went on: frames may reach back before it.
+	resumedAt uint64
+	eof       bool
+	drop      bool // the consumer is gone: take and drop
 }
 
 // receiver is the pure state machine of one direction's receiving end: it
@@ -59,8 +62,9 @@ type receiver struct {
 
 	streams  [4]inStream
 	early    map[uint64]wire.Frame
-	nextSeq  uint64 // first frame not received in order
-	told     uint64 // highest sequence that the sender is known to have published
+	gone     [][2]uint64 // sequences that an earlier attach acknowledged, ahead of nextSeq
+	nextSeq  uint64      // first frame not received in order
+	told     uint64      // highest sequence that the sender is known to have published
 	frameWin uint64
 	exit     *wire.Frame // EXIT or RESET, received in order
 
@@ -120,8 +124,12 @@ func (r *receiver) onFrame(now time.Time, f wire.Frame) verdict {
 			return frameBreach
 		}
 	}
+	asked := r.holeGap > holeWait && !r.holeAt.IsZero()
 	r.holeAt = time.Time{}
 	r.armHole(now)
+	if asked && !r.holeAt.IsZero() {
+		r.holeAt = now.Add(holeNext) // a repair is under way: ask for the rest soon
+	}
 	return frameTaken
 }
 
@@ -152,17 +160,19 @@ func (r *receiver) accept(now time.Time, f wire.Frame) bool {
 		s.eof = true
 	default:
 		s := &r.streams[f.Stream]
-		if f.Offset != s.received || s.eof {
+		if s.eof || f.Offset != s.received && (f.Offset > s.received || f.Offset >= s.resumedAt) {
 			return false
 		}
-		s.received = f.End()
+		fresh := f.Payload[min(s.received-f.Offset, uint64(len(f.Payload))):]
+		s.received = max(s.received, f.End())
 		if s.drop {
 			s.taken = s.received
-		} else {
-			s.queue = append(s.queue, chunk{seq: f.Seq, data: f.Payload})
+		} else if len(fresh) > 0 {
+			s.queue = append(s.queue, chunk{seq: f.Seq, data: fresh})
 		}
 	}
 	r.nextSeq++
+	r.skipGone()
 	r.owe(now, r.exit != nil || f.Type == wire.FrameEOF)
 	return true
 }
@@ -242,7 +252,7 @@ func (r *receiver) frameLimit() uint64 {
 	for i := range r.streams {
 		waiting += len(r.streams[i].queue)
 	}
-	return r.nextSeq - 1 - uint64(waiting) + r.frameWin
+	return r.nextSeq - 1 - uint64(waiting) + r.goneAhead() + r.frameWin
 }
 
 // fill writes the receiver's half of a state and remembers that it was told.

@@ -90,7 +90,8 @@ type sender struct {
 	probeAt   time.Time
 	probeGap  time.Duration
 
-	exit []byte // payload of an EXIT to send after every EOF
+	exit     []byte // payload of an EXIT to send after every EOF
+	released int64  // bytes that left the sender since somebody looked
 }
 
 // outMsg is one message to send: a frame for the log, or a control message.
@@ -128,6 +129,7 @@ func (s *sender) mayFrame(o *outStream) bool {
 func (s *sender) offer(now time.Time, st wire.Stream, p []byte) int {
 	o := &s.streams[st]
 	if o.dropped {
+		s.released += int64(len(p))
 		return len(p)
 	}
 	taken := 0
@@ -439,6 +441,7 @@ func (s *sender) dropAcked(now time.Time, ackedSeq uint64) bool {
 		}
 		if f.typ == f.stream.Data() && f.stream != wire.StreamNone {
 			s.streams[f.stream].frames--
+			s.released += int64(len(f.buf) - wire.HeaderSize)
 		}
 		unstoredGone = unstoredGone || !f.stored
 	}
@@ -472,6 +475,7 @@ func (s *sender) dropUnstored(now time.Time, gone func(*outFrame) bool) {
 // no more of it.
 func (s *sender) discard(now time.Time, st wire.Stream) {
 	o := &s.streams[st]
+	s.released += int64(o.pendingLen())
 	o.dropped, o.pending = true, nil
 	s.flush(now)
 }

@@ -1,6 +1,7 @@
 package natsbus
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -62,7 +63,7 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	pace := backoff(defaultReconnect)
+	pace := backoff(cmp.Or(o.Reconnect, defaultReconnect))
 	for attempt := 1; ; attempt++ {
 		c.nc, err = nats.Connect(o.URL, opts...)
 		if err == nil {

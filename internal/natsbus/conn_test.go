@@ -5,11 +5,14 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
@@ -243,6 +246,32 @@ func TestCloseSendsWhatWasPublished(t *testing.T) {
 	out.Close()
 	for range 500 {
 		receive(t, got)
+	}
+}
+
+func TestCloseWaitsForHandlers(t *testing.T) {
+	srv := natstest.Start(t)
+	c := connect(t, options(srv))
+	closed := c.NATS().StatusChanged(nats.CLOSED)
+	entered := make(chan struct{})
+	var left atomic.Bool
+	if _, err := c.Subscribe(subjects.Heartbeats(), func(natsbus.Msg) {
+		close(entered)
+		<-closed
+		for range 1000 {
+			runtime.Gosched() // Close would be through by now if it did not wait
+		}
+		left.Store(true)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Publish(subjects.Heartbeat("w1"), nil); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, entered)
+	c.Close()
+	if !left.Load() {
+		t.Error("Close returned while a handler ran")
 	}
 }
 

@@ -307,6 +307,13 @@ func TestClosedPortHearsNothing(t *testing.T) {
 	again.Bind(p.onWorker)
 	store(t, p.up, 2, "again")
 	p.onWorker.want(t, call{kind: "frame", data: "again"})
+
+	// A client's port takes its subscriptions along.
+	before := p.clientConn.NATS().NumSubscriptions()
+	up.Close()
+	if got := p.clientConn.NATS().NumSubscriptions(); got != before-2 {
+		t.Errorf("%d subscriptions, want %d", got, before-2)
+	}
 }
 
 func TestOpenTwice(t *testing.T) {

@@ -251,14 +251,18 @@ type Request struct {
 	Rows    uint16 `json:"rows,omitempty"`
 	From    uint64 `json:"from,omitempty"`
 	To      uint64 `json:"to,omitempty"`
+	// Credit and Offsets are an attach's: as in AttachRequest.
+	Credit  *DownCredit `json:"credit,omitempty"`
+	Offsets *Offsets    `json:"offsets,omitempty"`
 }
 
 // Answer is the body of an ANSWER: Error is nil when the request was obeyed.
 // Outcome is set when the channel had ended already.
 type Answer struct {
-	N       uint64   `json:"n"`
-	Error   *Error   `json:"error,omitempty"`
-	Outcome *Outcome `json:"outcome,omitempty"`
+	N       uint64       `json:"n"`
+	Error   *Error       `json:"error,omitempty"`
+	Outcome *Outcome     `json:"outcome,omitempty"`
+	Attach  *AttachReply `json:"attach,omitempty"` // of an attach
 }
 
 // Exit is the payload of an EXIT frame: the outcome, and how many bytes of each

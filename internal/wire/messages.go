@@ -133,6 +133,114 @@ type OpenReply struct {
 	Outcome  *Outcome  `json:"outcome,omitempty"`
 }
 
+// Offsets are positions in the streams that come down.
+type Offsets struct {
+	Stdout uint64 `json:"stdout"`
+	Stderr uint64 `json:"stderr"`
+}
+
+// AttachRequest asks to hold an open channel in place of whoever holds it (api
+// attach), or to read along (api observe, which ignores Credit and From). Credit
+// is counted from what was acknowledged. From is what the application has safely
+// received: it acknowledges up to there; where it is behind what was acknowledged
+// already the reply says where the streams go on.
+type AttachRequest struct {
+	Lease   string     `json:"lease"`
+	Epoch   Epoch      `json:"epoch"`
+	Channel uuid.UUID  `json:"channel"`
+	Credit  DownCredit `json:"credit"`
+	From    *Offsets   `json:"from,omitempty"`
+}
+
+// AttachReply answers attach; observe and replay fill Channel, Route, Epoch, KeyDown
+// and, when it has ended, Outcome alone.
+type AttachReply struct {
+	Channel  uuid.UUID    `json:"channel"`
+	Attach   uint32       `json:"attach,omitempty"`
+	Route    string       `json:"route"`
+	Instance string       `json:"instance,omitempty"`
+	Epoch    uint64       `json:"epoch"`
+	KeyUp    []byte       `json:"keyUp,omitempty"`
+	KeyDown  []byte       `json:"keyDown"`
+	Up       UpPosition   `json:"up"`
+	Down     DownPosition `json:"down"`
+	Outcome  *Outcome     `json:"outcome,omitempty"`
+}
+
+// UpPosition is where stdin stands: the attach's first frame has sequence
+// NextSeq and offset NextOffset, the count of bytes accepted; the process's pipe
+// has taken Written of them. Limit and FrameLimit are credit. Ended: EOF was
+// accepted. Closed: the process closed its stdin after Written bytes.
+type UpPosition struct {
+	NextSeq    uint64 `json:"nextSeq"`
+	NextOffset uint64 `json:"nextOffset"`
+	Written    uint64 `json:"written"`
+	Limit      uint64 `json:"limit"`
+	FrameLimit uint64 `json:"frameLimit"`
+	Ended      bool   `json:"ended,omitempty"`
+	Closed     bool   `json:"closed,omitempty"`
+}
+
+// DownPosition is where the output stands. Frames up to AckedSeq, and those in
+// the Gone ranges (first and last, inclusive, all after AckedSeq), were
+// acknowledged and are no longer kept; LastSeq is the last one published.
+type DownPosition struct {
+	AckedSeq uint64         `json:"ackedSeq"`
+	LastSeq  uint64         `json:"lastSeq"`
+	Gone     [][2]uint64    `json:"gone,omitempty"`
+	Stdout   StreamPosition `json:"stdout"`
+	Stderr   StreamPosition `json:"stderr"`
+}
+
+// StreamPosition is one output stream: bytes acknowledged, bytes in frames, and
+// whether its EOF was acknowledged too.
+type StreamPosition struct {
+	Acked uint64 `json:"acked"`
+	Sent  uint64 `json:"sent"`
+	Ended bool   `json:"ended,omitempty"`
+}
+
+// AttachOrder makes attach number Attach the holder of a channel (wk attach).
+type AttachOrder struct {
+	OrderHead
+	Channel uuid.UUID  `json:"channel"`
+	Attach  uint32     `json:"attach"`
+	Credit  DownCredit `json:"credit"`
+	From    *Offsets   `json:"from,omitempty"`
+}
+
+// AttachedReply answers wk attach.
+type AttachedReply struct {
+	Channel  uuid.UUID    `json:"channel"`
+	Instance string       `json:"instance"`
+	Attach   uint32       `json:"attach"`
+	Up       UpPosition   `json:"up"`
+	Down     DownPosition `json:"down"`
+	Outcome  *Outcome     `json:"outcome,omitempty"`
+}
+
+// ReplayRequest asks for stored frames of one direction (rp replay, wr replay).
+// FromStreamSeq is the log's own sequence to go on from; 0: the oldest.
+type ReplayRequest struct {
+	Lease         string    `json:"lease"`
+	Channel       uuid.UUID `json:"channel"`
+	Direction     string    `json:"direction"` // up or down
+	FromStreamSeq uint64    `json:"fromStreamSeq"`
+	MaxBytes      int       `json:"maxBytes"`
+}
+
+// MaxReplay bounds the frames that answer one replay request, in bytes.
+const MaxReplay = 1 << 20
+
+// Headers of the answers to a replay: one message per stored frame with
+// HeaderStreamSeq; last an empty one with Status 204, HeaderNextStreamSeq and
+// HeaderLastFrameSeq.
+const (
+	HeaderStreamSeq     = "Weft-Stream-Seq"
+	HeaderNextStreamSeq = "Weft-Next-Stream-Seq"
+	HeaderLastFrameSeq  = "Weft-Last-Frame-Seq"
+)
+
 // ChannelRequest names a channel (api channel, kill).
 type ChannelRequest struct {
 	Lease   string    `json:"lease"`

@@ -2,6 +2,9 @@ package wire
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,9 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"go/ast"
-	"go/parser"
-	"go/token"
+	"github.com/weft-fabric/weft/internal/subjects"
 )
 
 func protocolPage(t *testing.T) string {
@@ -64,7 +65,7 @@ func TestPageTables(t *testing.T) {
 		fmt.Sprintf("| %d | FENCED | down | %d |", ControlFenced, FencedSize),
 		fmt.Sprintf("| %d | STDIN_CLOSED | down | %d |", ControlStdinClosed, StdinClosedSize),
 		fmt.Sprintf("| %d | GONE | down | %d |", ControlGone, GoneSize),
-		"| token | " + strconv.Itoa(63),
+		"| token | " + strconv.Itoa(subjects.MaxToken),
 	} {
 		if !strings.Contains(page, row) {
 			t.Errorf("the page has no row %q", row)
@@ -101,8 +102,8 @@ func TestPageNamesEveryVerb(t *testing.T) {
 				t.Fatal(err)
 			}
 			words++
-			if !strings.Contains(page, "`"+word+"`") && !strings.Contains(page, "."+word+".") && !strings.Contains(page, word+".<") &&
-				!strings.Contains(page, "weft.v1."+word) {
+			if !strings.Contains(page, "`"+word+"`") && !strings.Contains(page, "weft.v1."+word+".") && !strings.Contains(page, "."+word+".<") &&
+				word != subjects.Prefix {
 				t.Errorf("%s = %q is not on the page", spec.Names[0], word)
 			}
 			return true

@@ -213,7 +213,7 @@ func (r *rig) config() worker.Config {
 		Bus: r.bus(), ID: workerID, Plugin: "shell", Driver: d, Slots: 4,
 		StateDir: r.t.TempDir(), InsecureOrders: true,
 		Limits: worker.Limits{Flush: 300 * time.Millisecond},
-		Log: zerolog.New(zerolog.NewTestWriter(r.t)).Level(zerolog.InfoLevel),
+		Log:    zerolog.New(zerolog.NewTestWriter(r.t)).Level(zerolog.InfoLevel),
 	}
 }
 

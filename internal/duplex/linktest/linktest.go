@@ -32,6 +32,8 @@ type Faults struct {
 // Net is a pair of ends and what lies between them.
 type Net struct {
 	Client, Worker *duplex.End
+	clients        []*duplex.End // every client there was: all hear what the worker sends
+	window         uint64
 	mu             sync.Mutex
 	rnd            *rand.Rand
 	faults         Faults
@@ -52,6 +54,7 @@ type Config struct {
 	Request        func(wire.Request) wire.Answer
 	Failed         func(duplex.Side, *wire.Error)
 	Stall          time.Duration
+	Pool           *duplex.Pool // the worker's
 	// Tap sees every message before its faults.
 	Tap func(from duplex.Side, control bool, msg []byte)
 	// HoldStart leaves the ends unstarted; call Start.
@@ -60,19 +63,21 @@ type Config struct {
 
 // New joins two fresh ends and starts them.
 func New(cfg Config) *Net {
-	n := &Net{rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), faults: cfg.Faults, tap: cfg.Tap}
+	n := &Net{window: cfg.Window, rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), faults: cfg.Faults, tap: cfg.Tap}
 	id := uuid.UUID{15: 1}
-	make := func(side duplex.Side, readable func(wire.Stream)) *duplex.End {
-		c := duplex.Config{Side: side, Channel: id, Epoch: 7, Link: link{n, side}, Window: cfg.Window, Readable: readable, Stall: cfg.Stall}
+	make := func(side duplex.Side, readable func(wire.Stream)) (e *duplex.End) {
+		c := duplex.Config{Side: side, Channel: id, Epoch: 7, Link: link{n, side, func() *duplex.End { return e }}, Window: cfg.Window, Readable: readable, Stall: cfg.Stall}
 		if side == duplex.Worker {
-			c.Request = cfg.Request
+			c.Request, c.Pool = cfg.Request, cfg.Pool
 		}
 		if cfg.Failed != nil {
 			c.Failed = func(e *wire.Error) { cfg.Failed(side, e) }
 		}
-		return duplex.New(c)
+		e = duplex.New(c)
+		return e
 	}
 	n.Client = make(duplex.Client, cfg.ClientReadable)
+	n.clients = []*duplex.End{n.Client}
 	n.Worker = make(duplex.Worker, cfg.WorkerReadable)
 	if !cfg.HoldStart {
 		n.StartWorker()
@@ -96,6 +101,33 @@ func (n *Net) StartWorker() { n.Worker.Start(n.grant(n.Client)) }
 
 // StartClient gives the client's end its keys and the worker's credit.
 func (n *Net) StartClient() { n.Client.Start(n.grant(n.Worker)) }
+
+// Attach makes a new client the holder, as a coordinator would, and returns it;
+// from is as in duplex.End.Attach. The old client still hears and may still send.
+func (n *Net) Attach(from *wire.Offsets) (*duplex.End, error) {
+	var next *duplex.End
+	next = duplex.New(duplex.Config{
+		Side: duplex.Client, Channel: uuid.UUID{15: 1}, Epoch: 7, Window: n.window,
+		Link: link{n, duplex.Client, func() *duplex.End { return next }},
+	})
+	n.mu.Lock()
+	n.Client = next
+	n.clients = append(n.clients, next)
+	n.mu.Unlock()
+	attach := n.Worker.AttachNumber() + 1
+	window, frames := next.Credit()
+	up, down, err := n.Worker.Attach(attach, wire.KeyUp(secret, attach), from,
+		wire.DownCredit{Stdout: window, Stderr: window, FrameLimit: frames})
+	if err != nil {
+		return nil, err
+	}
+	next.Start(duplex.Grant{
+		Attach: attach, KeyUp: wire.KeyUp(secret, attach), KeyDown: wire.KeyDown(secret),
+		Credit: [4]uint64{wire.Stdin: up.Limit}, Frames: up.FrameLimit,
+		Resume: &duplex.Resume{Up: up, Down: down},
+	})
+	return next, nil
+}
 
 // Keys of the pair, for tests that forge.
 func (n *Net) Keys() (up, down wire.Key) { return wire.KeyUp(secret, 1), wire.KeyDown(secret) }
@@ -122,18 +154,20 @@ func (n *Net) SetFaults(f Faults) { n.mu.Lock(); n.faults = f; n.mu.Unlock() }
 type link struct {
 	n    *Net
 	side duplex.Side
+	me   func() *duplex.End // who gets the answers of the log
 }
 
-func (l link) ends() (me, peer *duplex.End) {
+// peers are the ends that hear what this side sends.
+func (l link) peers() []*duplex.End {
 	if l.side == duplex.Client {
-		return l.n.Client, l.n.Worker
+		return []*duplex.End{l.n.Worker}
 	}
-	return l.n.Worker, l.n.Client
+	return l.n.clients
 }
 
 func (l link) Store(id uint64, frame []byte) error {
 	n := l.n
-	me, peer := l.ends()
+	me := l.me()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.stores++
@@ -152,25 +186,28 @@ func (l link) Store(id uint64, frame []byte) error {
 	if !n.lost(n.faults.DropAck) {
 		n.after(func() { me.Stored(id, streamSeq) })
 	}
-	for range n.copies(n.faults.DropLive, n.faults.DupLive) {
-		buf := bytes.Clone(frame)
-		n.after(func() { peer.Frame(buf) })
+	for _, peer := range l.peers() {
+		for range n.copies(n.faults.DropLive, n.faults.DupLive) {
+			buf := bytes.Clone(frame)
+			n.after(func() { peer.Frame(buf) })
+		}
 	}
 	return nil
 }
 
 func (l link) Control(msg []byte) error {
 	n := l.n
-	_, peer := l.ends()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.controls++
 	if n.tap != nil {
 		n.tap(l.side, true, msg)
 	}
-	for range n.copies(n.faults.DropControl, n.faults.DupControl) {
-		buf := bytes.Clone(msg)
-		n.after(func() { peer.ControlMessage(buf) })
+	for _, peer := range l.peers() {
+		for range n.copies(n.faults.DropControl, n.faults.DupControl) {
+			buf := bytes.Clone(msg)
+			n.after(func() { peer.ControlMessage(buf) })
+		}
 	}
 	return nil
 }
