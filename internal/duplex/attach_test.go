@@ -124,6 +124,7 @@ func TestC030_TheOldHolderIsFenced(t *testing.T) {
 		if _, err := a.Write(ctx, wire.Stdin, []byte("x")); !errors.Is(err, &wire.Error{Code: wire.CodeFenced}) {
 			t.Errorf("A's next write: %v", err)
 		}
+		time.Sleep(time.Second) // everything on its way has come
 		if c := n.Worker.Counters(); c.Older == 0 || c.Protocol != 0 {
 			t.Errorf("counters %+v; want frames of the older attach dropped, none a breach", c)
 		}

@@ -27,6 +27,7 @@ func bodies() map[string]any {
 		&RegisterRequest{}, &RegisterReply{}, &Beat{}, &RenewRequest{}, &RenewReply{},
 		&EndedRequest{}, &EndedReply{}, &Order{}, &BindOrder{}, &BindReply{}, &ReleaseOrder{}, &ReleaseReply{},
 		&OpenOrder{}, &OpenedReply{}, &CloseOrder{}, &ProbeOrder{}, &ProbeReply{}, &WorkerList{},
+		&AttachRequest{}, &AttachReply{}, &AttachOrder{}, &AttachedReply{}, &ReplayRequest{},
 		&Exec{}, &Request{}, &Answer{}, &Exit{}, &Error{},
 	} {
 		out[reflect.TypeOf(v).Elem().Name()] = v
@@ -62,6 +63,10 @@ func fill(v reflect.Value, name string, n *int64) {
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		fill(v.Index(0), name, n)
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(v.Index(i), name, n)
+		}
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		item := reflect.New(v.Type().Elem()).Elem()

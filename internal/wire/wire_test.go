@@ -48,6 +48,7 @@ func sizePins() []pin {
 		{"MaxOpenBody", MaxOpenBody, 707242},
 		{"MaxControlBody", MaxControlBody, 65536},
 		{"MaxBeat", MaxBeat, 300},
+		{"MaxReplay", MaxReplay, 1048576},
 		{"DefaultOutputKept", DefaultOutputKept, 1048576},
 		{"DefaultKillAfter", DefaultKillAfter, 30 * time.Second},
 		{"DefaultGrace", DefaultGrace, 5 * time.Second},
@@ -165,6 +166,9 @@ func wordPins() []pin {
 		{"WorkerReady", WorkerReady, WorkerState("ready")},
 		{"WorkerDraining", WorkerDraining, WorkerState("draining")},
 		{"WorkerGoodbye", WorkerGoodbye, WorkerState("goodbye")},
+		{"HeaderStreamSeq", HeaderStreamSeq, "Weft-Stream-Seq"},
+		{"HeaderNextStreamSeq", HeaderNextStreamSeq, "Weft-Next-Stream-Seq"},
+		{"HeaderLastFrameSeq", HeaderLastFrameSeq, "Weft-Last-Frame-Seq"},
 		{"BindProvisioning", BindProvisioning, "provisioning"},
 		{"BindBound", BindBound, "bound"},
 	}
