@@ -18,7 +18,7 @@ const (
 	requestTimeout = 5 * time.Second
 	// stopMargin is added to the command's grace; a stop that takes longer is
 	// not coming, and weft leaves.
-	stopMargin = 5 * time.Second
+	stopMargin = 3 * time.Second
 )
 
 // attendant turns the signals of this process into what becomes of the command;

@@ -60,7 +60,7 @@ func (a *app) runOpen(ctx context.Context, conn connFlags, f commandFlags, id st
 	if err != nil {
 		return interrupted(at.setup, err)
 	}
-	defer within(leaveTimeout, c.Close)
+	defer within(closeTimeout, c.Close)
 	lease, err := c.GetLease(at.setup, id)
 	if err != nil {
 		return interrupted(at.setup, err)

@@ -15,9 +15,11 @@ import (
 const (
 	// releaseTimeout bounds the release of a lease at the end.
 	releaseTimeout = 10 * time.Second
-	// leaveTimeout bounds each step of the way out: a writer that is blocked in a
-	// pipe nobody reads cannot be woken, only left behind.
+	// leaveTimeout bounds the release when weft is to leave at once.
 	leaveTimeout = 3 * time.Second
+	// closeTimeout bounds the end of the client: a writer that is blocked in a
+	// pipe nobody reads cannot be woken, only left behind.
+	closeTimeout = time.Second
 	// teardownTimeout bounds the end of a stack of our own.
 	teardownTimeout = 20 * time.Second
 )
@@ -120,7 +122,7 @@ func (a *app) runOn(at *attendant, o client.Options, acquire client.AcquireOptio
 	if err != nil {
 		return interrupted(at.setup, err)
 	}
-	defer within(leaveTimeout, c.Close)
+	defer within(closeTimeout, c.Close)
 	lease, err := c.AcquireLease(at.setup, acquire)
 	if err != nil {
 		return interrupted(at.setup, err)

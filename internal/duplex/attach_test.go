@@ -121,10 +121,10 @@ func TestC030_TheOldHolderIsFenced(t *testing.T) {
 		if err != nil || string(got) != "from B." {
 			t.Errorf("the process read %q, %v", got, err)
 		}
+		time.Sleep(time.Second) // everything on its way has come
 		if _, err := a.Write(ctx, wire.Stdin, []byte("x")); !errors.Is(err, &wire.Error{Code: wire.CodeFenced}) {
 			t.Errorf("A's next write: %v", err)
 		}
-		time.Sleep(time.Second) // everything on its way has come
 		if c := n.Worker.Counters(); c.Older == 0 || c.Protocol != 0 {
 			t.Errorf("counters %+v; want frames of the older attach dropped, none a breach", c)
 		}
