@@ -54,6 +54,7 @@ func TestKeepalive_At500ProbesAMessageEnds(t *testing.T) {
 			return d.answerProbes(ctx, b)
 		})
 		time.Sleep(6 * time.Second)
+		synctest.Wait()
 		if len(sizes) != 2 || sizes[0] != wire.KeepaliveMax || sizes[1] != 1 {
 			t.Errorf("messages of %v probes", sizes)
 		}

@@ -161,7 +161,7 @@ func (p *process) wait() int {
 	p.h.t.Helper()
 	select {
 	case <-p.exited:
-	case <-time.After(2 * patience):
+	case <-time.After(scaled(2*patience, 20*patience)):
 		p.h.t.Fatalf("it does not end; stderr: %s", p.err.last(2000))
 	}
 	ws := p.cmd.ProcessState.Sys().(syscall.WaitStatus)

@@ -251,6 +251,17 @@ func TestSignalsTearDown(t *testing.T) {
 			}
 		})
 	}
+	t.Run("nobody takes the output", func(t *testing.T) {
+		t.Parallel()
+		h := newHome(t)
+		p := h.start("weft", []string{"run", "--grace=100ms", "--", "sh", "-c", "echo ready >&2; exec yes"}, withStoppedReader(t))
+		p.says(p.err, "ready")
+		p.signal(syscall.SIGTERM)
+		if got := p.wait(); got != 143 {
+			t.Errorf("exit %d: %s", got, p.err)
+		}
+		h.clean()
+	})
 	t.Run("at once", func(t *testing.T) {
 		t.Parallel()
 		h := newHome(t)

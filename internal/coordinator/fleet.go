@@ -258,7 +258,10 @@ func (f *fleet) lost(onRecord map[registry.Target]bool) map[registry.Target]stri
 }
 
 // workers is op workers.
-func (f *fleet) workers(context.Context, subjects.Subject, []byte) (any, error) {
+func (f *fleet) workers(_ context.Context, _ subjects.Subject, body []byte) (any, error) {
+	if err := decodeList(body, &wire.ListRequest{}); err != nil {
+		return nil, err
+	}
 	var list wire.WorkerList
 	f.with(func(t *registry.Table, now time.Time) { list.Workers = t.List(now) })
 	return list, nil

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"io"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,6 +20,14 @@ import (
 	"github.com/weft-fabric/weft/internal/wire"
 	"github.com/weft-fabric/weft/internal/worker"
 )
+
+// sized is small, or with WEFT_SOAK=1 the size that the case names.
+func sized(small, soak int) int {
+	if os.Getenv("WEFT_SOAK") == "1" {
+		return soak
+	}
+	return small
+}
 
 func TestC005_ExactTail(t *testing.T) {
 	r := newRig(t)
@@ -112,9 +121,10 @@ func TestC013_StdinClosed(t *testing.T) {
 }
 
 func TestC015_ReaderClosedEarly(t *testing.T) {
+	size := sized(10_000_000, 100_000_000)
 	r := newRig(t)
 	l := r.bind()
-	m := r.run(l, sh("head -c 100000000 /dev/zero | tr '\\0' '\\n'; echo done >&2; exit 4"))
+	m := r.run(l, sh("head -c "+strconv.Itoa(size)+" /dev/zero | tr '\\0' '\\n'; echo done >&2; exit 4"))
 	m.line()
 	m.end.Discard(wire.Stdout)
 	other := r.run(l, piped("cat"))
@@ -128,7 +138,7 @@ func TestC015_ReaderClosedEarly(t *testing.T) {
 	if string(res.stderr) != "done\n" {
 		t.Errorf("stderr %q", res.stderr)
 	}
-	if res.exit.Totals.Stdout != 100_000_000 {
+	if res.exit.Totals.Stdout != uint64(size) {
 		t.Errorf("totals say %d bytes of stdout", res.exit.Totals.Stdout)
 	}
 	other.collect()
@@ -341,7 +351,7 @@ func TestC026_RepeatedOpen(t *testing.T) {
 func TestBulkBothWays(t *testing.T) {
 	r := newRig(t)
 	m := r.run(r.bind(), piped("cat"))
-	const size = 32 << 20
+	size := sized(8<<20, 256<<20)
 	data := make([]byte, size)
 	src := rand.NewChaCha8([32]byte{1})
 	_, _ = src.Read(data)
@@ -365,7 +375,7 @@ func TestBulkBothWays(t *testing.T) {
 	if want := sha256.Sum256(data); !bytes.Equal(h.Sum(nil), want[:]) {
 		t.Errorf("%d of %d bytes came back, or other ones", n, size)
 	}
-	t.Logf("echo of %d MiB: %.0f MB/s each way", size>>20, size/time.Since(began).Seconds()/1e6)
+	t.Logf("echo of %d MiB: %.0f MB/s each way", size>>20, float64(size)/time.Since(began).Seconds()/1e6)
 	wantOutcome(t, m.exit().Outcome, "exited(0)")
 }
 
