@@ -4,7 +4,7 @@ FUZZTIME  ?= 5s
 BENCHTIME ?= 1x
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race soak vet fmt check bench fuzz tidy
+.PHONY: help build test race soak vet fmt check bench fuzz mutants tidy
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ fuzz: ## every fuzz target for FUZZTIME
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null || exit 1; \
 		done || exit 1; \
 	done
+
+mutants: ## break the duplex state machines in a dozen places; the simulator must notice each
+	WEFT_MUTANTS=1 $(GO) test -count=1 -timeout 15m -run '^TestMutants$$' -v ./internal/duplex
 
 tidy: ## go.mod and go.sum
 	$(GO) mod tidy

@@ -233,7 +233,7 @@ func TestC039_PanicStaysInItsChannel(t *testing.T) {
 			go func() {
 				for _, s := range []string{"first", "second", "third"} {
 					say(t, w, wire.Stdout, s)
-					time.Sleep(time.Second)
+					<-time.After(time.Second)
 				}
 				w.Finish(wire.ExitedWith(5))
 			}()

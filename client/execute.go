@@ -53,6 +53,7 @@ func (o Output) String() string { return string(o.Bytes()) }
 // command's own Timeout and ctx. When ctx ends the command is killed, and the
 // call returns within a second with what has come.
 //
+// Input comes from WithStdin alone; without it the command reads /dev/null.
 // The result is nil only if the command was not opened. As with Wait, an error
 // beside a result says that something other than the command went wrong.
 func (l *Lease) Execute(ctx context.Context, cmd Command, opts ...Option) (*Result, error) {

@@ -14,11 +14,15 @@ import (
 	"github.com/weft-fabric/weft/internal/wire"
 )
 
-var seedFlag = flag.Uint64("seed", 0, "run the simulator with this seed alone")
+var (
+	seedFlag  = flag.Uint64("seed", 0, "run the simulator with this seed alone")
+	seedsFlag = flag.Uint64("seeds", 0, "run the simulator with so many seeds")
+)
 
-// sim is one direction of a channel in virtual time: a sender with stdout and
-// stderr, a receiver, a log with a ring, and a link with faults. One goroutine,
-// no clock: the same seed is the same run.
+// sim is one direction of a channel in virtual time: a sender, a receiver, a log
+// with a ring, and a link with faults; down with stdout and stderr, where an
+// attach replaces the receiver, or up with stdin, where it replaces the sender.
+// One goroutine, no clock: the same seed is the same run.
 type sim struct {
 	seed uint64
 	rnd  *rand.Rand
@@ -26,27 +30,37 @@ type sim struct {
 	pq   events
 	n    int // events so far, breaks ties
 
-	snd sender
-	rcv receiver
-	key *wire.FrameKey
+	up      bool
+	streams []wire.Stream
+	snd     *simSender
+	rcv     *receiver
+	key     *wire.FrameKey
 
-	data    [4][]byte // what each stream will carry
+	data   [4][]byte // what the consumer must have in the end
+	got    [4][]byte
+	paused [4]bool
+
+	log    []logged // the ring of one subject
+	logSeq uint64
+	lostAt int // times the log was lost
+	cut    bool
+	refuse bool
+	faults struct{ dropStore, dropAck, dropLive, dupLive, dropCtl, dupCtl, refuse float64 }
+	jitter time.Duration
+	window uint64
+	attach uint32
+	tiny   bool // many small frames of stderr past a stuck stdout: the ring turns
+	fail   string
+}
+
+// simSender is a sender and the producer that feeds it.
+type simSender struct {
+	sender
+	data    [4][]byte
 	offered [4]int
-	got     [4][]byte
-	paused  [4]bool
 	exit    bool
-
-	log     []logged // the ring of one subject
-	logSeq  uint64
-	logSeqs map[uint64]uint64 // publish id → log sequence of acks that were sent
-	lostAt  int               // times the log was lost
-	cut     bool
-	refuse  bool
-	faults  struct{ dropStore, dropAck, dropLive, dupLive, dropCtl, dupCtl, refuse float64 }
-	jitter  time.Duration
-	counter uint64
-	tiny    bool // many small frames of stderr past a stuck stdout: the ring turns
-	fail    string
+	fenced  bool
+	counter uint64 // of the states sent to it
 }
 
 type logged struct {
@@ -88,22 +102,26 @@ func (s *sim) hop() time.Duration {
 func (s *sim) hit(p float64) bool { return p > 0 && s.rnd.Float64() < p }
 
 func newSim(seed uint64) *sim {
-	s := &sim{seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(0, 0), logSeqs: map[uint64]uint64{}}
-	key := wire.KeyDown(bytes.Repeat([]byte{3}, wire.SecretSize))
-	s.key = wire.NewFrameKey(key, subjects.Down)
-	window := uint64(4096 << s.rnd.IntN(7))
-	s.snd = sender{dir: subjects.Down, key: s.key, epoch: 1, emit: s.emit, frameLimit: FrameWindow}
-	s.rcv = newReceiver(1, 0, FrameWindow)
-	for st, budget := range map[wire.Stream]int{wire.Stdout: stdoutBudget, wire.Stderr: stderrBudget} {
-		s.snd.openStream(st, window, budget)
-		s.rcv.openStream(st, window, window<<s.rnd.IntN(4))
+	s := &sim{seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(0, 0), attach: 1}
+	s.key = wire.NewFrameKey(wire.KeyDown(bytes.Repeat([]byte{3}, wire.SecretSize)), subjects.Down)
+	s.window = uint64(4096 << s.rnd.IntN(7))
+	s.snd = &simSender{sender: sender{dir: subjects.Down, key: s.key, epoch: 1, frameLimit: FrameWindow}}
+	budgets := map[wire.Stream]int{wire.Stdout: stdoutBudget, wire.Stderr: stderrBudget}
+	s.streams = []wire.Stream{wire.Stdout, wire.Stderr}
+	rcv := newReceiver(1, 0, FrameWindow)
+	if s.up = s.rnd.IntN(3) == 0; s.up {
+		s.streams, budgets = []wire.Stream{wire.Stdin}, map[wire.Stream]int{wire.Stdin: stdinBudget}
+		s.snd.attach, rcv.attach = 1, 1
 	}
-	for _, st := range []wire.Stream{wire.Stdout, wire.Stderr} {
-		s.data[st] = make([]byte, s.rnd.IntN(200_000))
-		for i := range s.data[st] {
-			s.data[st][i] = byte(s.rnd.Uint32())
-		}
+	s.rcv = &rcv
+	most := s.window << s.rnd.IntN(4)
+	for _, st := range s.streams {
+		s.snd.openStream(st, s.window, budgets[st])
+		s.rcv.openStream(st, s.window, most)
+		s.data[st] = s.bytes(s.rnd.IntN(200_000))
 	}
+	s.snd.data = s.data
+	s.own(s.snd)
 	p := func() float64 {
 		if s.rnd.IntN(2) == 0 {
 			return 0
@@ -118,6 +136,82 @@ func newSim(seed uint64) *sim {
 	}
 	s.schedule()
 	return s
+}
+
+func (s *sim) bytes(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(s.rnd.Uint32())
+	}
+	return b
+}
+
+// own ties a sender's messages to the link.
+func (s *sim) own(snd *simSender) {
+	snd.emit = func(m outMsg) {
+		if m.id != 0 {
+			s.after(0, func() { s.store(snd, m) }) // order kept: ties run in order
+			return
+		}
+		s.control(func() { s.onFrame(s.rcv, bytes.Clone(m.payload[1:])) })
+	}
+}
+
+// attachDown replaces the receiver by another client's, which goes on at what the
+// sender was told that the first one had taken.
+func (s *sim) attachDown() {
+	if s.done() {
+		return
+	}
+	next := newReceiver(1, 0, FrameWindow)
+	for _, st := range s.streams {
+		next.openStream(st, s.window, s.rcv.streams[st].most)
+	}
+	var from *wire.Offsets
+	if s.rnd.IntN(2) == 0 {
+		from = &wire.Offsets{Stdout: uint64(len(s.got[wire.Stdout])), Stderr: uint64(len(s.got[wire.Stderr]))}
+		if !s.snd.acknowledge(s.now, from) {
+			s.failf("an honest position was refused")
+		}
+	}
+	s.attach++
+	s.snd.counter = 0
+	p := s.snd.handOver(s.now, wire.DownCredit{Stdout: s.window, Stderr: s.window, FrameLimit: FrameWindow})
+	next.resume(s.now, &p)
+	for _, st := range s.streams {
+		at := next.streams[st].taken
+		if at > uint64(len(s.got[st])) {
+			s.failf("%v: goes on at %d although only %d were taken", st, at, len(s.got[st]))
+			return
+		}
+		s.got[st] = s.got[st][:at]
+	}
+	if p.AckedSeq == p.LastSeq && s.rcv.exit != nil {
+		next.exit = s.rcv.exit // EXIT was acknowledged: the record has it
+	}
+	s.rcv = &next
+}
+
+// attachUp replaces the sender: what the receiver has in order stands, the rest
+// is the new client's to say. The old one goes on until it hears of it.
+func (s *sim) attachUp() {
+	if s.rcv.exit != nil || s.rcv.streams[wire.Stdin].eof {
+		return
+	}
+	s.attach++
+	old := s.snd
+	s.rcv.handOver(s.attach)
+	in := &s.rcv.streams[wire.Stdin]
+	next := &simSender{sender: sender{dir: subjects.Down, key: s.key, epoch: 1, attach: s.attach}}
+	next.openStream(wire.Stdin, in.limit, stdinBudget)
+	next.frameLimit = s.rcv.frameLimit()
+	next.sender.resume(&wire.UpPosition{NextSeq: s.rcv.nextSeq, NextOffset: in.received, Written: in.taken})
+	s.data[wire.Stdin] = append(bytes.Clone(old.data[wire.Stdin][:in.received]), s.bytes(s.rnd.IntN(100_000))...)
+	next.data, next.offered[wire.Stdin] = s.data, int(in.received)
+	s.own(next)
+	s.snd = next
+	s.after(s.hop(), func() { old.fenced = true })
+	s.produce(next, wire.Stdin)
 }
 
 // schedule plans the cuts, refusals, losses of the log and pauses of readers;
@@ -142,6 +236,13 @@ func (s *sim) schedule() {
 	} else {
 		s.after(time.Millisecond, func() { s.paused[wire.Stdout] = true })
 	}
+	for range s.rnd.IntN(3) {
+		if s.up {
+			s.after(at(), s.attachUp)
+		} else {
+			s.after(at(), s.attachDown)
+		}
+	}
 	for st := range s.paused {
 		if s.rnd.IntN(3) == 0 {
 			span(func(on bool) { s.paused[st] = on })
@@ -152,8 +253,8 @@ func (s *sim) schedule() {
 		s.faults.dropStore, s.faults.dropAck, s.faults.dropLive = 0, 0, 0
 		s.faults.dropCtl, s.faults.refuse = 0, 0
 	})
-	for _, st := range []wire.Stream{wire.Stdout, wire.Stderr} {
-		s.produce(st)
+	for _, st := range s.streams {
+		s.produce(s.snd, st)
 		s.consume(st)
 	}
 }
@@ -170,14 +271,6 @@ func (s *sim) loseLog() {
 	s.logSeq -= min(s.logSeq, uint64(k))
 }
 
-func (s *sim) emit(m outMsg) {
-	if m.id != 0 {
-		s.after(0, func() { s.store(m) }) // order kept: ties run in order
-		return
-	}
-	s.control(func() { s.onFrame(bytes.Clone(m.payload[1:])) })
-}
-
 func (s *sim) control(deliver func()) {
 	if s.cut || s.hit(s.faults.dropCtl) {
 		return
@@ -188,12 +281,12 @@ func (s *sim) control(deliver func()) {
 	}
 }
 
-func (s *sim) store(m outMsg) {
+func (s *sim) store(snd *simSender, m outMsg) {
 	if s.cut || s.hit(s.faults.dropStore) {
 		return
 	}
 	if s.refuse || s.hit(s.faults.refuse) {
-		s.after(s.hop(), func() { s.snd.onRefused(s.now, m.id); s.check() })
+		s.after(s.hop(), func() { snd.onRefused(s.now, m.id); s.check() })
 		return
 	}
 	f, _ := wire.DecodeFrame(m.payload)
@@ -204,9 +297,9 @@ func (s *sim) store(m outMsg) {
 	}
 	seq := s.logSeq
 	if !s.cut && !s.hit(s.faults.dropAck) {
-		s.after(s.hop(), func() { s.snd.onStored(s.now, m.id, seq); s.checkRing(); s.check() })
+		s.after(s.hop(), func() { snd.onStored(s.now, m.id, seq); s.checkRing(); s.check() })
 	}
-	deliver := func() { s.onFrame(bytes.Clone(m.payload)) }
+	deliver := func() { s.onFrame(s.rcv, bytes.Clone(m.payload)) }
 	if !s.hit(s.faults.dropLive) {
 		s.after(s.hop(), deliver)
 		if s.hit(s.faults.dupLive) {
@@ -232,25 +325,37 @@ func (s *sim) checkRing() {
 	}
 }
 
-func (s *sim) onFrame(buf []byte) {
+func (s *sim) onFrame(rcv *receiver, buf []byte) {
 	f, err := s.key.Open(buf)
 	if err != nil {
 		s.failf("a frame does not open: %v", err)
 		return
 	}
-	if v := s.rcv.onFrame(s.now, f); v == frameBreach {
+	if rcv != s.rcv {
+		return // an earlier client's
+	}
+	if v := rcv.onFrame(s.now, f); v == frameBreach {
 		s.failf("an honest frame %d (%d) was a breach", f.Seq, f.Type)
+	}
+	for _, st := range s.streams {
+		if rcv.exit != nil && !rcv.streams[st].eof {
+			s.failf("EXIT came before the end of %v", st)
+		}
 	}
 	s.check()
 }
 
-// state carries the receiver's state to the sender.
+// state carries the receiver's state to the sender that holds the channel.
 func (s *sim) state() {
-	s.counter++
-	st := wire.State{Counter: s.counter}
+	snd, attach := s.snd, s.attach
+	snd.counter++
+	st := wire.State{Counter: snd.counter}
 	s.rcv.fill(s.now, &st)
 	s.control(func() {
-		if !s.snd.onState(s.now, &st) {
+		if s.attach != attach {
+			return // tagged with a fenced attach's number
+		}
+		if !snd.onState(s.now, &st) {
 			s.failf("an honest state was a breach")
 		}
 		s.check()
@@ -259,12 +364,24 @@ func (s *sim) state() {
 
 // tickAll is what End does with its timer.
 func (s *sim) tickAll() {
-	if s.snd.tick(s.now) {
-		last := s.snd.lastPublished()
-		s.control(func() { s.rcv.heardLast(s.now, last); s.state() })
+	snd := s.snd
+	if snd.tick(s.now) {
+		last := snd.lastPublished()
+		attach := s.attach
+		s.control(func() {
+			if s.attach == attach {
+				s.rcv.heardLast(s.now, last)
+				s.state()
+			}
+		})
 	}
 	if from, to := s.rcv.tick(s.now); from != 0 && to >= from {
-		s.control(func() { s.snd.repair(from, to) })
+		attach := s.attach
+		s.control(func() {
+			if s.attach == attach {
+				snd.repair(from, to)
+			}
+		})
 	}
 	if s.rcv.creditDue(s.now) {
 		s.state()
@@ -272,15 +389,23 @@ func (s *sim) tickAll() {
 	s.check()
 }
 
-func (s *sim) produce(st wire.Stream) {
-	left := s.data[st][s.offered[st]:]
+func (s *sim) produce(snd *simSender, st wire.Stream) {
+	if snd.fenced {
+		return
+	}
+	left := snd.data[st][snd.offered[st]:]
 	if len(left) == 0 {
-		s.snd.closeStream(s.now, st)
-		if s.offered[wire.Stdout] == len(s.data[wire.Stdout]) && s.offered[wire.Stderr] == len(s.data[wire.Stderr]) && !s.exit {
-			s.exit = true
-			s.snd.closeStream(s.now, wire.Stdout)
-			s.snd.closeStream(s.now, wire.Stderr)
-			s.snd.finish(s.now, []byte("{}"))
+		snd.closeStream(s.now, st)
+		all := true
+		for _, st := range s.streams {
+			all = all && snd.offered[st] == len(snd.data[st])
+		}
+		if all && !snd.exit {
+			snd.exit = true
+			for _, st := range s.streams {
+				snd.closeStream(s.now, st)
+			}
+			snd.finish(s.now, []byte("{}"))
 		}
 		return
 	}
@@ -288,8 +413,8 @@ func (s *sim) produce(st wire.Stream) {
 	if s.tiny {
 		k = min(k, 100)
 	}
-	s.offered[st] += s.snd.offer(s.now, st, left[:k])
-	s.after(time.Duration(s.rnd.IntN(3000))*time.Microsecond, func() { s.produce(st) })
+	snd.offered[st] += snd.offer(s.now, st, left[:k])
+	s.after(time.Duration(s.rnd.IntN(3000))*time.Microsecond, func() { s.produce(snd, st) })
 }
 
 func (s *sim) consume(st wire.Stream) {
@@ -334,8 +459,12 @@ func (s *sim) failf(format string, args ...any) {
 }
 
 func (s *sim) done() bool {
-	return s.exit && s.rcv.exit != nil && s.snd.idle() && s.snd.exit == nil &&
-		len(s.got[wire.Stdout]) == len(s.data[wire.Stdout]) && len(s.got[wire.Stderr]) == len(s.data[wire.Stderr])
+	for _, st := range s.streams {
+		if len(s.got[st]) != len(s.data[st]) {
+			return false
+		}
+	}
+	return s.snd.exit && s.rcv.exit != nil && s.snd.idle() && s.snd.sender.exit == nil
 }
 
 // run runs to the end and returns what went wrong, or "".
@@ -354,8 +483,8 @@ func (s *sim) run() string {
 			s.tickAll()
 		}
 		if s.now.After(end) {
-			s.failf("not done after 5 virtual minutes: sent %d and %d, got %d of %d and %d of %d, %d unacknowledged",
-				s.offered[2], s.offered[3], len(s.got[2]), len(s.data[2]), len(s.got[3]), len(s.data[3]), len(s.snd.frames))
+			s.failf("not done after 5 virtual minutes (attach %d): offered %v, got %d of %d, %d of %d, %d of %d, %d unacknowledged",
+				s.attach, s.snd.offered, len(s.got[1]), len(s.data[1]), len(s.got[2]), len(s.data[2]), len(s.got[3]), len(s.data[3]), len(s.snd.frames))
 		}
 	}
 	return s.fail
@@ -377,6 +506,9 @@ func TestI4_Simulator(t *testing.T) {
 	}
 	if raceEnabled {
 		seeds /= 20 // the machine has one goroutine and no lock: nothing for the detector to find
+	}
+	if *seedsFlag != 0 {
+		seeds = *seedsFlag
 	}
 	start := time.Now()
 	for seed := uint64(1); seed <= seeds; seed++ {

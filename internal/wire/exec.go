@@ -221,7 +221,8 @@ func CheckName(what, s string, max int) error {
 		return invalid("%s is not UTF-8", what)
 	}
 	for _, r := range s {
-		if r != ' ' && !unicode.IsGraphic(r) || r != ' ' && unicode.IsSpace(r) || unicode.Is(unicode.Cf, r) {
+		// Format characters (Cf) are not graphic.
+		if r != ' ' && (!unicode.IsGraphic(r) || unicode.IsSpace(r)) {
 			return invalid("%s holds a control, format or non-breaking character", what)
 		}
 	}

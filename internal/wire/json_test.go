@@ -118,14 +118,19 @@ func TestDecodeStrictTakes(t *testing.T) {
 	if err := DecodeStrict([]byte(`{"env":{"path":"a","PATH":"b"}}`), MaxExecBody, &e); err != nil || len(e.Env) != 2 {
 		t.Errorf("two names that differ in case: %v, %v", e.Env, err)
 	}
-	// 16 levels are taken by the scan; what is wrong here is the type.
-	deep := []byte(`{"x":` + strings.Repeat("[", 15) + strings.Repeat("]", 15) + `}`)
-	var any15 struct {
+}
+
+func TestDecodeStrictDepth(t *testing.T) {
+	var v struct {
 		X any `json:"x"`
 	}
-	if err := DecodeStrict(deep, len(deep), &any15); err != nil {
+	nested := func(levels int) []byte { // the object around it is one of them
+		return []byte(`{"x":` + strings.Repeat("[", levels-1) + strings.Repeat("]", levels-1) + `}`)
+	}
+	if err := DecodeStrict(nested(16), MaxOpenBody, &v); err != nil {
 		t.Errorf("16 levels: %v", err)
 	}
+	wantInvalid(t, "17 levels", DecodeStrict(nested(17), MaxOpenBody, &v), "deeper than 16")
 }
 
 func TestDecodeStrictSize(t *testing.T) {

@@ -192,17 +192,36 @@ echo ready; while :; do sleep 0.02; done`))
 	}
 }
 
-func TestE017_RequestsAfterTheEnd(t *testing.T) {
+func TestE005_StopAroundTheExit(t *testing.T) {
 	r := newRig(t)
-	m := r.run(r.bind(), sh("exit 6"))
-	m.record()
-	// Nothing of the output was taken, so the client's end does not know yet.
-	for _, q := range []wire.Request{{Verb: wire.VerbSignal, Signal: "TERM"}, {Verb: wire.VerbStop}} {
-		if err := m.request(q); err != nil && wire.CodeOf(err) != wire.CodeChannelEnded {
-			t.Errorf("%s: %v", q.Verb, err)
+	l := r.bind()
+	seen := map[string]int{}
+	for i := range sized(40, 200) {
+		m := r.run(l, sh("echo go; exec sleep 0.005"))
+		m.line()
+		timer := time.NewTimer(time.Duration(i%10) * time.Millisecond)
+		<-timer.C
+		if err := m.request(wire.Request{Verb: wire.VerbStop}); err != nil && wire.CodeOf(err) != wire.CodeChannelEnded {
+			t.Fatal(err)
 		}
+		told := m.collect().exit.Outcome.String()
+		wantOutcome(t, m.record().Outcome, told)
+		if told != "exited(0)" && told != "ended_by_request" {
+			t.Errorf("outcome %s", told)
+		}
+		seen[told]++
 	}
-	wantOutcome(t, m.collect().exit.Outcome, "exited(6)")
+	t.Log(seen)
+}
+
+func TestShorterGraceCounts(t *testing.T) {
+	r := newRig(t)
+	m := r.run(r.bind(), sh("trap '' TERM; echo $$; while :; do sleep 0.05; done"))
+	pid := m.pid()
+	r.ok(m.request(wire.Request{Verb: wire.VerbStop, GraceMS: 3_600_000}))
+	r.ok(m.request(wire.Request{Verb: wire.VerbStop, GraceMS: 1}))
+	wantOutcome(t, m.collect().exit.Outcome, "ended_by_request")
+	wantGone(t, pid)
 }
 
 func TestRequestsAreChecked(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/weft-fabric/weft/internal/sandbox"
+	"github.com/weft-fabric/weft/internal/sandbox/sandboxtest"
 	"github.com/weft-fabric/weft/internal/wire"
 )
 
@@ -177,5 +179,29 @@ func TestCountdownOfTheLimit(t *testing.T) {
 		if got := o.allow(c.n); got != c.want {
 			t.Errorf("step %d: %d of %d pass, want %d", i, got, c.n, c.want)
 		}
+	}
+}
+
+func TestE017_AnswersAfterTheEnd(t *testing.T) {
+	d, err := sandbox.NewProcess(t.Context(), sandbox.Config{Root: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	p := sandboxtest.Start(t, sandboxtest.Box(t, d, "l"), sandboxtest.Sh("exit 6"))
+	<-p.Done()
+	c := &channel{fate: newFate(), exec: &wire.Exec{}}
+	c.fate.started(p)
+	for _, q := range []wire.Request{
+		{Verb: wire.VerbSignal, Signal: "TERM"}, {Verb: wire.VerbStop}, {Verb: wire.VerbInterrupt},
+	} {
+		if a := c.request(q); a.Error != nil || a.Outcome == nil || a.Outcome.String() != "exited(6)" {
+			t.Errorf("%s is answered with %v, %v", q.Verb, a.Error, a.Outcome)
+		}
+	}
+	select {
+	case <-c.fate.asked:
+		t.Error("a request after the end asks for one")
+	default:
 	}
 }
