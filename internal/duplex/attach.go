@@ -1,7 +1,11 @@
 package duplex
 
 import (
+	"context"
+	"sync/atomic"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/weft-fabric/weft/internal/wire"
 )
@@ -47,6 +51,145 @@ func (e *End) attach(now time.Time, n uint32, keyUp wire.Key, from *wire.Offsets
 	}
 	return e.upPosition(), down, nil
 }
+
+// handover is the last attach request that was obeyed, for its repeats.
+type handover struct {
+	attach uint32 // that asked
+	n      uint64
+	key    wire.Key // its K_up
+	answer []byte
+	report uint32 // attach that Config.Attached has not been told
+}
+
+// repeat reports whether a message is the same attach request once more.
+func (h *handover) repeat(buf []byte, attach uint32) bool {
+	if h.answer == nil || attach != h.attach || wire.ControlKind(buf[0]) != wire.ControlRequest {
+		return false
+	}
+	body, err := wire.DecodeRequest(buf, h.key)
+	var r wire.Request
+	return err == nil && wire.DecodeStrict(body, wire.MaxRequest, &r) == nil && r.N == h.n && r.Verb == wire.VerbAttach
+}
+
+// attachRequest obeys an attach by the holder of the newest attach's key,
+// without a coordinator.
+func (e *End) attachRequest(now time.Time, r wire.Request) {
+	h := handover{attach: e.reqs.attach, n: r.N, key: e.keyIn}
+	next := h.attach + 1
+	key := e.cfg.NextKey(next)
+	credit := wire.DownCredit{Stdout: DefaultWindow, Stderr: DefaultWindow, FrameLimit: FrameWindow}
+	if r.Credit != nil {
+		credit = *r.Credit
+	}
+	answer := wire.Answer{N: r.N}
+	up, down, err := e.attach(now, next, key, r.Offsets, credit)
+	if err != nil {
+		answer.Error = wire.AsError(err)
+	} else {
+		masked := h.key.Mask(key, next, r.N)
+		answer.Attach = &wire.AttachReply{
+			Channel: e.cfg.Channel, Attach: next, Epoch: e.cfg.Epoch, KeyUp: masked[:], KeyDown: e.keyOut[:], Up: up, Down: down,
+		}
+	}
+	b, err := wire.AppendRequest(nil, wire.ControlAnswer, e.cfg.Channel, h.attach, wire.Encode(answer), e.keyOut)
+	if err != nil {
+		return
+	}
+	e.outbox = append(e.outbox, outMsg{payload: b})
+	if answer.Attach != nil {
+		h.answer, h.report = b, next
+		e.handed = h
+	}
+}
+
+// Resumer asks a worker for the next attach with the key of the newest one, which
+// an earlier process of the same holder has saved. It is a Handler for a port of
+// its own; the end that goes on from the answer has another.
+type Resumer struct {
+	channel uuid.UUID
+	attach  uint32
+	up      wire.Key
+	down    wire.Key
+	link    Link
+	answer  chan *wire.Answer // capacity 1
+	fences  atomic.Int32
+}
+
+var _ Handler = (*Resumer)(nil)
+
+// NewResumer makes a resumer for the holder of attach.
+func NewResumer(link Link, channel uuid.UUID, attach uint32, up, down wire.Key) *Resumer {
+	return &Resumer{channel: channel, attach: attach, up: up, down: down, link: link, answer: make(chan *wire.Answer, 1)}
+}
+
+// Run asks until there is an answer or ctx ends. The reply's KeyUp is unmasked.
+// Errors: what the worker answers; FENCED when a newer attach holds the channel.
+func (r *Resumer) Run(ctx context.Context, from *wire.Offsets, credit wire.DownCredit) (*wire.AttachReply, error) {
+	n := uint64(time.Now().UnixNano())&(1<<53-1) | 1<<52 // no number that the earlier process used
+	body := wire.Encode(wire.Request{N: n, Verb: wire.VerbAttach, Credit: &credit, Offsets: from})
+	msg, err := wire.AppendRequest(nil, wire.ControlRequest, r.channel, r.attach, body, r.up)
+	if err != nil {
+		return nil, err
+	}
+	for gap := requestMin; ; gap = min(2*gap, requestMax) {
+		_ = r.link.Control(msg) // what does not leave is repeated
+		t := time.NewTimer(gap)
+		select {
+		case a := <-r.answer:
+			t.Stop()
+			if a.Error != nil {
+				return nil, a.Error
+			}
+			if a.N != n || a.Attach == nil || len(a.Attach.KeyUp) != wire.KeySize {
+				return nil, wire.Errorf(wire.CodeInternal, "the worker's answer to the attach makes no sense")
+			}
+			key := r.up.Mask(wire.Key(a.Attach.KeyUp), a.Attach.Attach, n)
+			a.Attach.KeyUp = key[:]
+			return a.Attach, nil
+		case <-ctx.Done():
+			t.Stop()
+			return nil, context.Cause(ctx)
+		case <-t.C:
+		}
+	}
+}
+
+// ControlMessage implements Handler.
+func (r *Resumer) ControlMessage(buf []byte) {
+	if _, attach, err := wire.PeekChannel(buf); err != nil || attach != r.attach {
+		return
+	}
+	a := &wire.Answer{}
+	switch wire.ControlKind(buf[0]) {
+	case wire.ControlAnswer:
+		body, err := wire.DecodeRequest(buf, r.down)
+		if err != nil || wire.DecodeReply(body, a) != nil {
+			return
+		}
+	case wire.ControlFenced:
+		// Also sent when our own request is obeyed, once; the answer to its repeat
+		// would come in place of more. Fences alone: somebody else has attached.
+		if _, err := wire.DecodeFenced(buf, r.down); err != nil || r.fences.Add(1) < 3 {
+			return
+		}
+		a.Error = wire.Errorf(wire.CodeFenced, "another client has attached to the channel and holds it now")
+	default:
+		return
+	}
+	select {
+	case r.answer <- a:
+	default:
+	}
+}
+
+// Frame implements Handler: frames are for the end that goes on.
+func (r *Resumer) Frame([]byte) {}
+
+// Stored implements Handler.
+func (r *Resumer) Stored(uint64, uint64) {}
+
+// Refused implements Handler.
+func (r *Resumer) Refused(uint64, RefuseReason) {}
 
 func (e *End) upPosition() wire.UpPosition {
 	s := &e.recv.streams[wire.Stdin]

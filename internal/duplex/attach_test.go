@@ -269,3 +269,64 @@ func TestC019_PoolBoundsTheGroup(t *testing.T) {
 		}
 	})
 }
+
+// TestAttach_BySavedKey: a process that comes back with its key goes on without a
+// coordinator, over a control path that loses and doubles; a second one that
+// uses the same key is told FENCED.
+func TestAttach_BySavedKey(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			n := linktest.New(linktest.Config{Faults: linktest.Faults{Seed: seed, Delay: time.Millisecond, DropControl: 0.4}})
+			ctx := t.Context()
+			data := pattern(300_000, seed)
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				_, _ = n.Worker.Write(ctx, wire.Stdout, data)
+				n.Worker.Finish(wire.ExitedWith(0))
+			})
+			got := readSome(ctx, n.Client, wire.Stdout, 100_000)
+			n.Client.Close()
+			second, err := n.Resume(ctx, 1, &wire.Offsets{Stdout: uint64(len(got))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := second.Write(ctx, wire.Stdin, []byte("x")); err != nil {
+				t.Error(err)
+			}
+			rest, err := drain(ctx, second, wire.Stdout)
+			if err != nil || !bytes.Equal(append(got, rest...), data) {
+				t.Errorf("seed %d: %d + %d of %d, %v", seed, len(got), len(rest), len(data), err)
+			}
+			if string(readSome(ctx, n.Worker, wire.Stdin, 1)) != "x" {
+				t.Error("the key of the new attach does not work")
+			}
+			if _, err := n.Resume(ctx, 1, nil); wire.CodeOf(err) != wire.CodeFenced {
+				t.Errorf("the old key again: %v", err)
+			}
+			wg.Wait()
+			second.Close()
+			n.Worker.Close()
+		})
+	}
+}
+
+// TestZeroCreditIsAskedFor: a writer whose first credit was 0, or lost, is not
+// stuck for ever.
+func TestZeroCreditIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := linktest.New(linktest.Config{HoldStart: true})
+		up, down := n.Keys()
+		n.Worker.Start(duplex.Grant{Attach: 1, KeyUp: up, KeyDown: down})
+		n.StartClient()
+		go func() {
+			_, _ = n.Worker.Write(t.Context(), wire.Stdout, []byte("hello"))
+			n.Worker.Finish(wire.ExitedWith(0))
+		}()
+		if got, err := drain(t.Context(), n.Client, wire.Stdout); err != nil || string(got) != "hello" {
+			t.Errorf("%q, %v", got, err)
+		}
+		<-n.Worker.Taken()
+		n.Client.Close()
+		n.Worker.Close()
+	})
+}

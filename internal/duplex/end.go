@@ -55,6 +55,11 @@ type Config struct {
 	// Request, if set, obeys a control request of the other end once; its answer
 	// is kept and given again when the request is repeated. It must not block.
 	Request func(wire.Request) wire.Answer
+	// NextKey, if set, gives K_up of an attach: the worker's end then obeys attach
+	// requests of whoever holds the key of the newest one. It must not block.
+	NextKey func(attach uint32) wire.Key
+	// Attached, if set, is called without locks after an attach request was obeyed.
+	Attached func(attach uint32)
 	// Failed, if set, is called once, without locks, when the end fails by
 	// itself: too many protocol errors, a stalled log, a fence.
 	Failed func(*wire.Error)
@@ -121,6 +126,7 @@ type End struct {
 	heard    time.Time
 	counts   Counters
 	reqs     requests
+	handed   handover
 }
 
 // New makes an end. It sends nothing until Start.
@@ -220,6 +226,10 @@ func (e *End) unlock(now time.Time) {
 	if report := e.report; report != nil && e.cfg.Failed != nil {
 		e.report = nil
 		defer e.cfg.Failed(report)
+	}
+	if n := e.handed.report; n != 0 && e.cfg.Attached != nil {
+		e.handed.report = 0
+		defer e.cfg.Attached(n)
 	}
 	if wake := e.repay(); len(wake) > 0 {
 		defer wakeEnds(wake)
@@ -620,7 +630,7 @@ func (e *End) Write(ctx context.Context, st wire.Stream, p []byte) (int, error) 
 			return total, nil
 		}
 		e.mu.Lock()
-		if err := e.wait(ctx, st, func() bool { return e.mayWrite(st) }); err != nil {
+		if err := e.waitWrite(ctx, st); err != nil {
 			e.unlock(time.Now())
 			return total, err
 		}
@@ -642,6 +652,22 @@ func (e *End) writable(st wire.Stream) error {
 	return nil
 }
 
+// waitWrite waits until a writer of st has something to do. Meanwhile the
+// receiver is asked for credit that may have been lost.
+func (e *End) waitWrite(ctx context.Context, st wire.Stream) error {
+	ready := func() bool { return e.mayWrite(st) }
+	if ready() {
+		return nil
+	}
+	now := time.Now()
+	e.send.wanting++
+	e.send.armProbe(now)
+	e.arm(now)
+	err := e.wait(ctx, st, ready)
+	e.send.wanting--
+	return err
+}
+
 // mayWrite reports whether a writer of st has something to do.
 func (e *End) mayWrite(st wire.Stream) bool {
 	return e.writable(st) != nil || e.send.room(st) > 0 && e.loan.ready(e)
@@ -654,7 +680,7 @@ func (e *End) Room(ctx context.Context, st wire.Stream) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for {
-		if err := e.wait(ctx, st, func() bool { return e.mayWrite(st) }); err != nil {
+		if err := e.waitWrite(ctx, st); err != nil {
 			return 0, err
 		}
 		if err := e.writable(st); err != nil {

@@ -90,6 +90,7 @@ type sender struct {
 	probeAt   time.Time
 	probeGap  time.Duration
 
+	wanting  int    // writers that wait for room
 	exit     []byte // payload of an EXIT to send after every EOF
 	released int64  // bytes that left the sender since somebody looked
 }
@@ -206,14 +207,17 @@ func (s *sender) armProbe(now time.Time) {
 	}
 }
 
-// owed reports whether the receiver owes something: frames unacknowledged, or
-// bytes gathered for want of credit.
+// owed reports whether the receiver owes something: frames unacknowledged,
+// bytes gathered for want of credit, or writers that wait for it.
 func (s *sender) owed() bool {
-	if len(s.frames) > 0 {
+	if s.key == nil {
+		return false
+	}
+	if len(s.frames) > 0 || s.wanting > 0 {
 		return true
 	}
 	for i := range s.streams {
-		if s.streams[i].pendingLen() > 0 && s.key != nil {
+		if s.streams[i].pendingLen() > 0 {
 			return true
 		}
 	}

@@ -236,6 +236,7 @@ const (
 	VerbResize    = "resize"
 	VerbInterrupt = "interrupt"
 	VerbAttach    = "attach"
+	VerbDetach    = "detach"
 	VerbRepair    = "repair"
 )
 

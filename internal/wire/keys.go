@@ -48,6 +48,21 @@ func KeyDown(secret []byte) Key {
 	return Key(m.Sum(nil))
 }
 
+// Mask hides the key of the next attach in the answer to an attach request: the
+// answer goes over a subject that others of the tenant may hear, and only the
+// holder of k, who asked with number n, can take the mask off again. It is its
+// own inverse.
+func (k Key) Mask(next Key, attach uint32, n uint64) Key {
+	m := hmac.New(sha256.New, k[:])
+	m.Write([]byte("weft/v1 attach"))
+	m.Write(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(nil, attach), n))
+	pad := m.Sum(nil)
+	for i := range next {
+		next[i] ^= pad[i]
+	}
+	return next
+}
+
 // mac is HMAC-SHA256 truncated to 16 bytes over the parts.
 func (k Key) mac(parts ...[]byte) (tag [TagSize]byte) {
 	m := hmac.New(sha256.New, k[:])

@@ -86,6 +86,7 @@ func framePins() []pin {
 		{"VerbResize", VerbResize, "resize"},
 		{"VerbInterrupt", VerbInterrupt, "interrupt"},
 		{"VerbAttach", VerbAttach, "attach"},
+		{"VerbDetach", VerbDetach, "detach"},
 		{"VerbRepair", VerbRepair, "repair"},
 	}
 }

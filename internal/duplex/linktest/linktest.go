@@ -5,6 +5,7 @@ package linktest
 
 import (
 	"bytes"
+	"context"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -32,6 +33,7 @@ type Faults struct {
 // Net is a pair of ends and what lies between them.
 type Net struct {
 	Client, Worker *duplex.End
+	resumer        *duplex.Resumer
 	clients        []*duplex.End // every client there was: all hear what the worker sends
 	window         uint64
 	mu             sync.Mutex
@@ -69,6 +71,7 @@ func New(cfg Config) *Net {
 		c := duplex.Config{Side: side, Channel: id, Epoch: 7, Link: link{n, side, func() *duplex.End { return e }}, Window: cfg.Window, Readable: readable, Stall: cfg.Stall}
 		if side == duplex.Worker {
 			c.Request, c.Pool = cfg.Request, cfg.Pool
+			c.NextKey = func(attach uint32) wire.Key { return wire.KeyUp(secret, attach) }
 		}
 		if cfg.Failed != nil {
 			c.Failed = func(e *wire.Error) { cfg.Failed(side, e) }
@@ -129,6 +132,35 @@ func (n *Net) Attach(from *wire.Offsets) (*duplex.End, error) {
 	return next, nil
 }
 
+// Resume makes a new client the holder with the saved key of attach, as a process
+// that came back would.
+func (n *Net) Resume(ctx context.Context, attach uint32, from *wire.Offsets) (*duplex.End, error) {
+	id := uuid.UUID{15: 1}
+	var r *duplex.Resumer
+	var next *duplex.End
+	l := link{n, duplex.Client, func() *duplex.End { return next }}
+	r = duplex.NewResumer(l, id, attach, wire.KeyUp(secret, attach), wire.KeyDown(secret))
+	next = duplex.New(duplex.Config{Side: duplex.Client, Channel: id, Epoch: 7, Window: n.window, Link: l})
+	n.mu.Lock()
+	n.resumer = r
+	n.mu.Unlock()
+	window, frames := next.Credit()
+	a, err := r.Run(ctx, from, wire.DownCredit{Stdout: window, Stderr: window, FrameLimit: frames})
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	n.Client = next
+	n.clients = append(n.clients, next)
+	n.mu.Unlock()
+	next.Start(duplex.Grant{
+		Attach: a.Attach, KeyUp: wire.Key(a.KeyUp), KeyDown: wire.Key(a.KeyDown),
+		Credit: [4]uint64{wire.Stdin: a.Up.Limit}, Frames: a.Up.FrameLimit,
+		Resume: &duplex.Resume{Up: a.Up, Down: a.Down},
+	})
+	return next, nil
+}
+
 // Keys of the pair, for tests that forge.
 func (n *Net) Keys() (up, down wire.Key) { return wire.KeyUp(secret, 1), wire.KeyDown(secret) }
 
@@ -158,11 +190,17 @@ type link struct {
 }
 
 // peers are the ends that hear what this side sends.
-func (l link) peers() []*duplex.End {
+func (l link) peers() (hs []duplex.Handler) {
 	if l.side == duplex.Client {
-		return []*duplex.End{l.n.Worker}
+		return []duplex.Handler{l.n.Worker}
 	}
-	return l.n.clients
+	for _, c := range l.n.clients {
+		hs = append(hs, c)
+	}
+	if l.n.resumer != nil {
+		hs = append(hs, l.n.resumer)
+	}
+	return hs
 }
 
 func (l link) Store(id uint64, frame []byte) error {
