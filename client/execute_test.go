@@ -154,10 +154,11 @@ func TestE025_BrokenLiveFeed(t *testing.T) {
 			return nil
 		}
 		var live strings.Builder
-		lines, broken := 0, errors.New("the feed broke")
+		lines, refused, broken := 0, 0, errors.New("the feed broke")
 		res, err := d.lease(d.client(Options{})).Execute(t.Context(), Command{Argv: []string{"x"}},
 			WithStdout(writerFunc(func(p []byte) (int, error) {
 				if lines == 50 {
+					refused++
 					return 0, broken
 				}
 				lines++
@@ -165,6 +166,9 @@ func TestE025_BrokenLiveFeed(t *testing.T) {
 			})))
 		if !errors.Is(err, broken) || !res.Success() || res.Stdout.String() != all.String() {
 			t.Errorf("%v, %v, %d bytes", res.Outcome, err, len(res.Stdout.String()))
+		}
+		if refused != 1 {
+			t.Errorf("the broken feed was written to %d times", refused)
 		}
 		if !strings.HasPrefix(all.String(), live.String()) || strings.Count(live.String(), "\n") != 50 {
 			t.Errorf("live got %d lines", strings.Count(live.String(), "\n"))

@@ -35,8 +35,9 @@ func TestKeepalive_OnePerRouteAndNoneWithoutChannels(t *testing.T) {
 		if more := d.asked(subjects.Keepalive) - n; more != 0 {
 			t.Errorf("%d keepalives without a channel", more)
 		}
-		if len(l.c.routes) != 0 {
-			t.Error("a route is left")
+		synctest.Wait()
+		if len(l.c.routes) != 0 || len(l.c.crew.jobs) != 0 {
+			t.Errorf("%d routes and %d goroutines are left", len(l.c.routes), len(l.c.crew.jobs))
 		}
 	})
 }

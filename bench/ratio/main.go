@@ -28,6 +28,7 @@ import (
 
 type config struct {
 	JSON   bool `json:"-"`
+	only   string
 	TCP    bool `json:"tcp"`
 	Rounds int  `json:"rounds"`
 	Echoes int  `json:"echoes"`  // round trips of one round
@@ -62,14 +63,22 @@ func main() {
 	flag.IntVar(&c.Echoes, "echoes", 2000, "round trips in a round")
 	flag.IntVar(&c.BulkMB, "bulk-mb", 128, "megabytes in a round")
 	flag.IntVar(&c.Opens, "opens", 100, "opens in a round")
+	cpu := flag.String("cpuprofile", "", "write a CPU profile of the run to this file")
+	only := flag.String("only", "", "measure only echo, bulk, cat or open; no ratios of the others")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	r, err := measure(ctx, c)
+	c.only = *only
+	end, err := profile(*cpu)
+	var r *report
+	if err == nil {
+		r, err = measure(ctx, c)
+		end()
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "ratio:", err)
 		stop()
-		os.Exit(1) //nolint:gocritic // stop has run
+		os.Exit(1)
 	}
 	if c.JSON {
 		_ = json.NewEncoder(os.Stdout).Encode(r)
@@ -122,51 +131,81 @@ func measure(ctx context.Context, c config) (*report, error) {
 	return r, nil
 }
 
+// round measures each figure once on both sides.
 func (r *report) round(ctx context.Context, c config, lease *client.Lease, raw *raw) error {
-	weftEcho, err := echoWeft(ctx, lease, c.Echoes)
-	if err != nil {
-		return fmt.Errorf("echo: %w", err)
-	}
-	rawEcho, err := raw.echo(ctx, c.Echoes)
-	if err != nil {
-		return fmt.Errorf("raw echo: %w", err)
-	}
-	r.Echo = append(r.Echo, pair{quantile(weftEcho, 0.5, time.Microsecond), quantile(rawEcho, 0.5, time.Microsecond)})
-	r.EchoP99 = append(r.EchoP99, pair{quantile(weftEcho, 0.99, time.Microsecond), quantile(rawEcho, 0.99, time.Microsecond)})
-
 	n := int64(c.BulkMB) * 1e6
-	w, err := bulkWeft(ctx, lease, n)
-	if err != nil {
-		return fmt.Errorf("bulk: %w", err)
+	for _, m := range []struct {
+		name string
+		run  func() error
+	}{
+		{"echo", func() error {
+			return both(&r.Echo, &r.EchoP99, time.Microsecond,
+				func() ([]time.Duration, error) { return echoWeft(ctx, lease, c.Echoes) },
+				func() ([]time.Duration, error) { return raw.echo(ctx, c.Echoes) })
+		}},
+		{"bulk", func() error {
+			return rates(&r.Bulk, n,
+				func() (time.Duration, error) { return bulkWeft(ctx, lease, n) },
+				func() (time.Duration, error) { return raw.bulk(ctx, n) })
+		}},
+		{"cat", func() error {
+			return rates(&r.CatBulk, n,
+				func() (time.Duration, error) { return catWeft(ctx, lease, n) },
+				func() (time.Duration, error) { return raw.cat(ctx, n) })
+		}},
+		{"open", func() error {
+			return both(&r.Open, nil, time.Millisecond,
+				func() ([]time.Duration, error) { return openWeft(ctx, lease, c.Opens) },
+				func() ([]time.Duration, error) { return forkExec(ctx, c.Opens) })
+		}},
+	} {
+		if c.only != "" && c.only != m.name {
+			continue
+		}
+		if err := m.run(); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
 	}
-	b, err := raw.bulk(ctx, n)
-	if err != nil {
-		return fmt.Errorf("raw bulk: %w", err)
-	}
-	r.Bulk = append(r.Bulk, pair{rate(n, w), rate(n, b)})
-	if w, err = catWeft(ctx, lease, n); err != nil {
-		return fmt.Errorf("cat: %w", err)
-	}
-	if b, err = raw.cat(ctx, n); err != nil {
-		return fmt.Errorf("raw cat: %w", err)
-	}
-	r.CatBulk = append(r.CatBulk, pair{rate(n, w), rate(n, b)})
+	return nil
+}
 
-	opens, err := openWeft(ctx, lease, c.Opens)
+// both measures durations on both sides and keeps their p50 and, if wanted, p99.
+func both(p50, p99 *[]pair, unit time.Duration, weft, base func() ([]time.Duration, error)) error {
+	w, err := weft()
 	if err != nil {
-		return fmt.Errorf("open: %w", err)
+		return fmt.Errorf("weft: %w", err)
 	}
-	forks, err := forkExec(ctx, c.Opens)
+	b, err := base()
 	if err != nil {
-		return fmt.Errorf("fork and exec: %w", err)
+		return fmt.Errorf("base: %w", err)
 	}
-	r.Open = append(r.Open, pair{quantile(opens, 0.5, time.Millisecond), quantile(forks, 0.5, time.Millisecond)})
+	*p50 = append(*p50, pair{quantile(w, 0.5, unit), quantile(b, 0.5, unit)})
+	if p99 != nil {
+		*p99 = append(*p99, pair{quantile(w, 0.99, unit), quantile(b, 0.99, unit)})
+	}
+	return nil
+}
+
+// rates measures throughput on both sides.
+func rates(out *[]pair, n int64, weft, base func() (time.Duration, error)) error {
+	w, err := weft()
+	if err != nil {
+		return fmt.Errorf("weft: %w", err)
+	}
+	b, err := base()
+	if err != nil {
+		return fmt.Errorf("base: %w", err)
+	}
+	*out = append(*out, pair{rate(n, w), rate(n, b)})
 	return nil
 }
 
 func (r *report) print() {
 	fmt.Printf("%-34s %10s %10s %8s\n", "median of rounds", "weft", "base", "ratio")
 	row := func(name string, ps []pair) {
+		if len(ps) == 0 {
+			return
+		}
 		ratio := median(ps, func(p pair) float64 { return p.Weft / p.Base })
 		fmt.Printf("%-34s %10.2f %10.2f %8.3f\n", name, median(ps, func(p pair) float64 { return p.Weft }), median(ps, func(p pair) float64 { return p.Base }), ratio)
 	}
@@ -181,6 +220,9 @@ func (r *report) print() {
 func rate(n int64, d time.Duration) float64 { return float64(n) / 1e6 / d.Seconds() }
 
 func median(ps []pair, f func(pair) float64) float64 {
+	if len(ps) == 0 {
+		return 0
+	}
 	v := make([]float64, len(ps))
 	for i, p := range ps {
 		v[i] = f(p)

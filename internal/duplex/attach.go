@@ -2,7 +2,6 @@ package duplex
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -56,25 +55,38 @@ func (e *End) attach(now time.Time, n uint32, keyUp wire.Key, from *wire.Offsets
 type handover struct {
 	attach uint32 // that asked
 	n      uint64
-	key    wire.Key // its K_up
 	answer []byte
 	report uint32 // attach that Config.Attached has not been told
 }
 
-// repeat reports whether a message is the same attach request once more.
-func (h *handover) repeat(buf []byte, attach uint32) bool {
-	if h.answer == nil || attach != h.attach || wire.ControlKind(buf[0]) != wire.ControlRequest {
-		return false
+// fence answers a message of an older attach: its attach request with the
+// answer that it got, or an error; anything else that is its own with FENCED.
+func (e *End) fence(buf []byte, attach uint32) {
+	key := e.cfg.NextKey(attach)
+	if _, err := wire.DecodeState(buf, key); err == nil {
+		e.outbox = append(e.outbox, outMsg{payload: wire.AppendFenced(nil, e.cfg.Channel, attach, e.keyOut)})
+		return
 	}
-	body, err := wire.DecodeRequest(buf, h.key)
+	body, err := wire.DecodeRequest(buf, key)
 	var r wire.Request
-	return err == nil && wire.DecodeStrict(body, wire.MaxRequest, &r) == nil && r.N == h.n && r.Verb == wire.VerbAttach
+	if err != nil || wire.DecodeStrict(body, wire.MaxRequest, &r) != nil {
+		return
+	}
+	if h := &e.handed; r.Verb == wire.VerbAttach && h.attach == attach && h.n == r.N {
+		e.outbox = append(e.outbox, outMsg{payload: h.answer})
+		return
+	}
+	answer := wire.Answer{N: r.N, Error: wire.Errorf(wire.CodeFenced, "another client has attached to the channel and holds it now")}
+	if b, err := wire.AppendRequest(nil, wire.ControlAnswer, e.cfg.Channel, attach, wire.Encode(answer), e.keyOut); err == nil {
+		e.outbox = append(e.outbox, outMsg{payload: b})
+	}
 }
 
 // attachRequest obeys an attach by the holder of the newest attach's key,
 // without a coordinator.
 func (e *End) attachRequest(now time.Time, r wire.Request) {
-	h := handover{attach: e.reqs.attach, n: r.N, key: e.keyIn}
+	h := handover{attach: e.reqs.attach, n: r.N}
+	asker := e.keyIn
 	next := h.attach + 1
 	key := e.cfg.NextKey(next)
 	credit := wire.DownCredit{Stdout: DefaultWindow, Stderr: DefaultWindow, FrameLimit: FrameWindow}
@@ -86,7 +98,7 @@ func (e *End) attachRequest(now time.Time, r wire.Request) {
 	if err != nil {
 		answer.Error = wire.AsError(err)
 	} else {
-		masked := h.key.Mask(key, next, r.N)
+		masked := asker.Mask(key, next, r.N)
 		answer.Attach = &wire.AttachReply{
 			Channel: e.cfg.Channel, Attach: next, Epoch: e.cfg.Epoch, KeyUp: masked[:], KeyDown: e.keyOut[:], Up: up, Down: down,
 		}
@@ -112,7 +124,6 @@ type Resumer struct {
 	down    wire.Key
 	link    Link
 	answer  chan *wire.Answer // capacity 1
-	fences  atomic.Int32
 }
 
 var _ Handler = (*Resumer)(nil)
@@ -160,20 +171,8 @@ func (r *Resumer) ControlMessage(buf []byte) {
 		return
 	}
 	a := &wire.Answer{}
-	switch wire.ControlKind(buf[0]) {
-	case wire.ControlAnswer:
-		body, err := wire.DecodeRequest(buf, r.down)
-		if err != nil || wire.DecodeReply(body, a) != nil {
-			return
-		}
-	case wire.ControlFenced:
-		// Also sent when our own request is obeyed, once; the answer to its repeat
-		// would come in place of more. Fences alone: somebody else has attached.
-		if _, err := wire.DecodeFenced(buf, r.down); err != nil || r.fences.Add(1) < 3 {
-			return
-		}
-		a.Error = wire.Errorf(wire.CodeFenced, "another client has attached to the channel and holds it now")
-	default:
+	body, err := wire.DecodeRequest(buf, r.down)
+	if err != nil || wire.ControlKind(buf[0]) != wire.ControlAnswer || wire.DecodeReply(body, a) != nil {
 		return
 	}
 	select {

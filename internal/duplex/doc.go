@@ -39,8 +39,9 @@
 //
 // It delivers in sequence, holds what is early, drops what it has. A credit is
 // absolute, so a lost, doubled or late one does no harm; it leaves when a quarter
-// of a window was taken, or after 20 ms. A hole is asked for after 100 ms and
-// repaired by the sender over control, byte-identical.
+// of a window was taken, or after 20 ms. A hole before a frame that came is
+// asked for after 50 ms, a missing tail after 300 ms; the sender repairs it over
+// control, byte-identical.
 //
 // # What each failure does
 //

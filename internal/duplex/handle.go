@@ -150,12 +150,8 @@ func (e *End) control(now time.Time, buf []byte) {
 		return
 	}
 	if attach != e.reqs.attach {
-		if e.handed.repeat(buf, attach) {
-			e.outbox = append(e.outbox, outMsg{payload: e.handed.answer})
-			return
-		}
-		if e.cfg.NextKey != nil && attach < e.reqs.attach && tagged(buf, e.cfg.NextKey(attach)) {
-			e.outbox = append(e.outbox, outMsg{payload: wire.AppendFenced(nil, e.cfg.Channel, attach, e.keyOut)})
+		if e.cfg.NextKey != nil && attach < e.reqs.attach {
+			e.fence(buf, attach)
 		}
 		// Another attach's keys: cannot be checked here, and is not ours to count
 		// against the channel.
@@ -201,15 +197,6 @@ func (e *End) control(now time.Time, buf []byte) {
 	default:
 		e.breach()
 	}
-}
-
-// tagged reports whether a control message of a client is tagged under k.
-func tagged(buf []byte, k wire.Key) bool {
-	_, err := wire.DecodeState(buf, k)
-	if err != nil {
-		_, err = wire.DecodeRequest(buf, k)
-	}
-	return err == nil
 }
 
 func (e *End) stdinClosed() error {

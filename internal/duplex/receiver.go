@@ -8,10 +8,14 @@ import (
 
 // Numbers of the receiver (docs/PROTOCOL.md, "Receiver").
 const (
-	creditDelay = 20 * time.Millisecond  // an acknowledgement waits at most so long
-	holeWait    = 100 * time.Millisecond // a hole is asked for after so long
-	holeMax     = 5 * time.Second
-	holeNext    = 10 * time.Millisecond // the rest of a repair is asked for so long after its last frame
+	creditDelay = 20 * time.Millisecond // an acknowledgement waits at most so long
+	// A hole before a frame that came is a loss, since links keep order: it is asked
+	// for soon. That the sender has sent more than came may only mean that it is on
+	// its way.
+	holeWait = 50 * time.Millisecond
+	tailWait = 300 * time.Millisecond
+	holeMax  = 5 * time.Second
+	holeNext = 10 * time.Millisecond // the rest of a repair is asked for so long after its last frame
 	// A window follows the consumer's pace: it covers what was taken in windowSpan.
 	windowSpan = 100 * time.Millisecond
 	// reservedFrames may pass the frame limit: EOF, EXIT, RESET need no credit.
@@ -72,6 +76,7 @@ type receiver struct {
 	creditAt time.Time
 	holeAt   time.Time
 	holeGap  time.Duration
+	asked    bool // the hole was asked for
 }
 
 func newReceiver(epoch uint64, attach uint32, frameWindow uint64) receiver {
@@ -124,7 +129,7 @@ func (r *receiver) onFrame(now time.Time, f wire.Frame) verdict {
 			return frameBreach
 		}
 	}
-	asked := r.holeGap > holeWait && !r.holeAt.IsZero()
+	asked := r.asked && !r.holeAt.IsZero()
 	r.holeAt = time.Time{}
 	r.armHole(now)
 	if asked && !r.holeAt.IsZero() {
@@ -296,11 +301,16 @@ func (r *receiver) heardLast(now time.Time, seq uint64) {
 }
 
 func (r *receiver) armHole(now time.Time) {
-	if r.told < r.nextSeq {
-		r.holeAt = time.Time{}
-	} else if r.holeAt.IsZero() {
-		r.holeGap = holeWait
-		r.holeAt = now.Add(r.holeGap)
+	wait := tailWait
+	if len(r.early) > 0 {
+		wait = holeWait
+	}
+	switch {
+	case r.told < r.nextSeq:
+		r.holeAt, r.asked = time.Time{}, false
+	case r.holeAt.IsZero(), !r.asked && r.holeAt.After(now.Add(wait)):
+		r.holeGap = wait
+		r.holeAt = now.Add(wait)
 	}
 }
 
@@ -312,6 +322,7 @@ func (r *receiver) creditDue(now time.Time) bool {
 // tick acts on the clock: from and to, when not 0, are frames to ask for.
 func (r *receiver) tick(now time.Time) (from, to uint64) {
 	if !r.holeAt.IsZero() && !now.Before(r.holeAt) {
+		r.asked = true
 		r.holeGap = min(2*r.holeGap, holeMax)
 		r.holeAt = now.Add(r.holeGap)
 		from, to = r.nextSeq, r.told
