@@ -95,18 +95,7 @@ func TestI7_StoppedReader(t *testing.T) {
 	h.evict()
 
 	p := h.start("weft", f.args("run", "-n", "--", "sh", "-c", "yes | head -c 1000000000"), withStoppedReader(t))
-	var head int
-	written := int64(-1)
-	h.until("the command is blocked", func() bool {
-		if head == 0 {
-			head = h.named("head")
-			return false
-		}
-		now := h.status(head, "io", "wchar")
-		same := now > 0 && now == written
-		written = now
-		return same
-	})
+	head, written := h.blocked("head")
 	least := int64(1 << 62)
 	tick := time.NewTicker(scaled(200*time.Millisecond, time.Second))
 	defer tick.Stop()
@@ -133,4 +122,21 @@ func (f *fabric) rss(p *process) int64 {
 		sum += f.h.status(q.pid(), "status", "VmRSS")
 	}
 	return sum
+}
+
+// blocked waits until the process of that name in a sandbox writes no more, and
+// returns its id and how much it has written.
+func (h *home) blocked(name string) (pid int, written int64) {
+	h.t.Helper()
+	h.until(name+" is blocked", func() bool {
+		if pid == 0 {
+			pid = h.named(name)
+			return false
+		}
+		now := h.status(pid, "io", "wchar")
+		same := now > 0 && now == written
+		written = now
+		return same
+	})
+	return pid, written
 }

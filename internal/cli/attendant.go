@@ -36,7 +36,9 @@ type attendant struct {
 	end    context.CancelFunc
 
 	mu      sync.Mutex
-	channel *client.Channel // nil until the command runs
+	channel *client.Channel  // nil until the command runs
+	begun   bool             // output has come, so the command runs and channel is about to be known
+	early   []syscall.Signal // came in between
 	ints    int
 	sig     syscall.Signal // that ends weft; 0: none
 	late    *time.Timer
@@ -86,6 +88,14 @@ func (t *attendant) close() {
 func (t *attendant) signal(s syscall.Signal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.channel == nil && t.begun && len(t.early) == 0 {
+		t.early = append(t.early, s)
+		return
+	}
+	t.signalLocked(s)
+}
+
+func (t *attendant) signalLocked(s syscall.Signal) {
 	if s == syscall.SIGINT {
 		t.ints++
 	}
@@ -139,6 +149,16 @@ func (t *attendant) running(ch *client.Channel) {
 	if t.sig != 0 {
 		t.stopLocked()
 	}
+	for _, s := range t.early {
+		t.signalLocked(s)
+	}
+}
+
+// begin says that output has come.
+func (t *attendant) begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begun = true
 }
 
 // pipe sends the command what the kernel would have sent it.
@@ -166,8 +186,9 @@ const pipeGrace = 2 * time.Second
 // outlet is one of our output streams; see the package doc for what happens when
 // its reader goes away.
 type outlet struct {
-	w    io.Writer
-	pipe func()
+	w     io.Writer
+	first func() // called before the first byte is written; may be nil
+	pipe  func()
 
 	// Owned by the one who writes.
 	gone time.Time // when the reader was found to be gone; zero: it is there
@@ -175,6 +196,10 @@ type outlet struct {
 }
 
 func (o *outlet) Write(p []byte) (int, error) {
+	if o.first != nil {
+		o.first()
+		o.first = nil
+	}
 	if o.gone.IsZero() {
 		n, err := o.w.Write(p)
 		if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, io.ErrClosedPipe) {

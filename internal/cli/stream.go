@@ -54,8 +54,8 @@ func (n *notices) close() {
 // stack of ours and may be nil.
 func (a *app) stream(t *attendant, lease *client.Lease, cmd client.Command, f commandFlags, dead <-chan struct{}) error {
 	opts := []client.Option{
-		client.WithStdout(&outlet{w: a.sys.Stdout, pipe: t.pipe}),
-		client.WithStderr(&outlet{w: a.sys.Stderr, pipe: t.pipe}),
+		client.WithStdout(&outlet{w: a.sys.Stdout, first: t.begin, pipe: t.pipe}),
+		client.WithStderr(&outlet{w: a.sys.Stderr, first: t.begin, pipe: t.pipe}),
 	}
 	if !f.noStdin {
 		opts = append(opts, client.WithStdin(a.sys.Stdin))

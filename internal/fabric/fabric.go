@@ -134,7 +134,13 @@ func (s *Stack) makeDir() error {
 }
 
 func (s *Stack) startServer(ctx context.Context) error {
-	srv, err := embedded.Start(ctx, embedded.Options{
+	// A start that is given up goes on in its directory for a moment. An empty
+	// store is quick to start, and one that is to be removed is waited for.
+	starting := ctx
+	if s.opts.Dir == "" {
+		starting = context.WithoutCancel(ctx)
+	}
+	srv, err := embedded.Start(starting, embedded.Options{
 		Listen: s.opts.Listen, StoreDir: filepath.Join(s.dir, "store"), Log: s.log("nats"),
 	})
 	if err != nil {
@@ -142,6 +148,9 @@ func (s *Stack) startServer(ctx context.Context) error {
 	}
 	s.server = srv
 	s.undo = append(s.undo, func() error { srv.Shutdown(); return nil })
+	if ctx.Err() != nil {
+		return wire.Errorf(wire.CodeDeadlineExceeded, "the start was given up: %v", context.Cause(ctx))
+	}
 	return nil
 }
 
