@@ -136,7 +136,7 @@ func (c *Client) GetLease(ctx context.Context, id string) (*Lease, error) {
 	return c.lease(reply.Lease)
 }
 
-// ListLeases lists the tenant's leases, the ended ones of the last days too.
+// ListLeases lists the tenant's leases, recently ended ones too.
 func (c *Client) ListLeases(ctx context.Context) ([]LeaseInfo, error) {
 	var out []LeaseInfo
 	req := wire.ListRequest{}
@@ -234,7 +234,7 @@ func (l *Lease) finish(err error) {
 }
 
 // Release ends the lease: its commands are ended and its sandbox is torn down.
-// It stops the renewals even when it fails; the lease then ends with its TTL.
+// It stops the renewals even when it fails; call it again then.
 // Releasing a released lease is no error.
 func (l *Lease) Release(ctx context.Context) error {
 	l.mu.Lock()

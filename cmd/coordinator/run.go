@@ -88,9 +88,24 @@ func serve(ctx context.Context, f flags, o natsbus.Options, url string, log zero
 		<-ended
 		return err
 	}
-	// Without a level, so that no --log-level hides it. The URL has no token.
-	log.Log().Str("url", url).Strs("tenants", f.tenants).Msg("ready")
+	// Without a level, so that no --log-level hides it.
+	log.Log().Str("url", withoutUser(url)).Strs("tenants", f.tenants).Msg("ready")
 	return <-ended
+}
+
+// withoutUser is a list of server URLs without the credentials that one may hold.
+func withoutUser(list string) string {
+	urls := strings.Split(list, ",")
+	for i, s := range urls {
+		_, host, ok := strings.Cut(s, "@")
+		if scheme, _, has := strings.Cut(s, "://"); ok && has {
+			host = scheme + "://" + host
+		}
+		if ok {
+			urls[i] = host
+		}
+	}
+	return strings.Join(urls, ",")
 }
 
 // storeDir is dir, or weft/store in the user's state directory.

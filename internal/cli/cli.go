@@ -15,14 +15,11 @@ import (
 	"github.com/weft-fabric/weft/internal/wire"
 )
 
-// Version is what weft version prints.
-const Version = "0.1.0"
-
 // System is what the command has of the process around it.
 type System struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	Env            func(string) string
+	LookupEnv      func(string) (string, bool)
 	RuntimeDir     string // of the state files; see internal/runfile
 	// Notify delivers the given signals to the channel until stop is called.
 	Notify func(c chan<- os.Signal, s ...os.Signal) (stop func())
@@ -32,7 +29,7 @@ type System struct {
 func OS() System {
 	return System{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Env: os.Getenv, RuntimeDir: runfile.DefaultDir(),
+		LookupEnv: os.LookupEnv, RuntimeDir: runfile.DefaultDir(),
 		Notify: func(c chan<- os.Signal, s ...os.Signal) func() {
 			signal.Notify(c, s...)
 			return func() { signal.Stop(c) }

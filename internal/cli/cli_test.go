@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weft-fabric/weft/client"
+	"github.com/weft-fabric/weft/internal/coordinator"
 	"github.com/weft-fabric/weft/internal/fabric"
 	"github.com/weft-fabric/weft/internal/wire"
 )
@@ -260,12 +261,12 @@ func TestUp(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	s := newShell(t)
-	if r := s.weft("version"); r.code != 0 || !strings.HasPrefix(r.stdout, "weft "+Version) {
+	if r := s.weft("version"); r.code != 0 || !strings.HasPrefix(r.stdout, "weft "+coordinator.Version) {
 		t.Errorf("%+v", r)
 	}
 	var v map[string]any
 	unmarshal(t, s.weft("version", "-o", "json"), &v)
-	if v["version"] != Version || v["protocolVersion"] != float64(wire.Version) {
+	if v["version"] != coordinator.Version || v["protocolVersion"] != float64(wire.Version) {
 		t.Errorf("%v", v)
 	}
 }

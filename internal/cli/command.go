@@ -60,7 +60,8 @@ func (a *app) environment(entries []string) (map[string]string, error) {
 	for _, e := range entries {
 		name, value, given := strings.Cut(e, "=")
 		if !given {
-			if value = a.sys.Env(name); value == "" {
+			var ok bool
+			if value, ok = a.sys.LookupEnv(name); !ok {
 				return nil, refused("--env %s: there is no such variable here; write NAME=VALUE", name)
 			}
 		}

@@ -3,7 +3,10 @@ package cli
 import (
 	"context"
 	"encoding/base64"
+	"errors"
+	"io"
 	"os"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -55,6 +58,11 @@ func (a *app) runExec(ctx context.Context, f execFlags, id string, argv []string
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// A write to a pipe without a reader is to fail with EPIPE, not to end weft
+	// before its command is.
+	defer a.sys.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)()
 	var opts []client.Option
 	if !f.command.noStdin && !isTerminal(a.sys.Stdin) {
 		opts = append(opts, client.WithStdin(a.sys.Stdin))
@@ -62,7 +70,7 @@ func (a *app) runExec(ctx context.Context, f execFlags, id string, argv []string
 	if f.output == asJSON {
 		opts = append(opts, client.WithOutputKept(f.keep))
 	} else {
-		opts = append(opts, client.WithStdout(a.sys.Stdout), client.WithStderr(a.sys.Stderr), client.WithOutputKept(0))
+		opts = append(opts, client.WithStdout(&onlyRead{a.sys.Stdout, cancel}), client.WithStderr(&onlyRead{a.sys.Stderr, cancel}), client.WithOutputKept(0))
 	}
 	return a.withClient(ctx, f.conn, func(ctx context.Context, c *client.Client) error {
 		lease, err := c.GetLease(ctx, id)
@@ -70,6 +78,9 @@ func (a *app) runExec(ctx context.Context, f execFlags, id string, argv []string
 			return err
 		}
 		res, err := lease.Execute(ctx, cmd, opts...)
+		if e, ok := errors.AsType[*signalError](context.Cause(ctx)); ok {
+			return &exit{code: e.status()}
+		}
 		if res == nil {
 			return err
 		}
@@ -80,6 +91,21 @@ func (a *app) runExec(ctx context.Context, f execFlags, id string, argv []string
 		}
 		return verdict(argv[0], res.Outcome, err)
 	})
+}
+
+// onlyRead is an output that is worth running for only while somebody reads it:
+// when the reader has gone the command is ended, as SIGPIPE would end a local one.
+type onlyRead struct {
+	w      io.Writer
+	cancel context.CancelCauseFunc
+}
+
+func (o *onlyRead) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe) {
+		o.cancel(&signalError{syscall.SIGPIPE})
+	}
+	return n, err
 }
 
 // execResult is what weft exec -o json prints.

@@ -49,8 +49,8 @@ func (a *app) leaseAcquire() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "acquire",
 		Short: "Acquire a lease and print its id",
-		Long: `Acquire a lease and print its id. It lasts for its TTL after the last command on
-it, at most an hour; release it when it is no longer needed.`,
+		Long: `Acquire a lease and print its id. Release it when it is no longer needed: this
+version does not end a lease that nobody renews before its life is over.`,
 		Example: `  LEASE=$(weft lease acquire)
   weft lease acquire --label gpu=yes --ttl 5m -o json`,
 		Args: cobra.NoArgs,
@@ -122,7 +122,7 @@ func (a *app) leaseList() *cobra.Command {
 	}
 	conn.bind(cmd.Flags())
 	o.bind(cmd.Flags())
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also the ended ones of the last days")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also ended ones")
 	return cmd
 }
 

@@ -16,10 +16,10 @@ const maxContext = 64 << 10
 
 // natsDir is where the nats command keeps its contexts; "" without a home.
 func (a *app) natsDir() string {
-	if dir := a.sys.Env("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
+	if dir := a.env("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "nats")
 	}
-	if home := a.sys.Env("HOME"); filepath.IsAbs(home) {
+	if home := a.env("HOME"); filepath.IsAbs(home) {
 		return filepath.Join(home, ".config", "nats")
 	}
 	return ""

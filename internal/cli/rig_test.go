@@ -41,7 +41,7 @@ func newShell(t *testing.T) *shell {
 func (s *shell) system(stdout, stderr io.Writer) System {
 	return System{
 		Stdin: s.stdin, Stdout: stdout, Stderr: stderr, RuntimeDir: s.runtime,
-		Env: func(name string) string { return s.env[name] },
+		LookupEnv: func(name string) (string, bool) { v, ok := s.env[name]; return v, ok },
 		Notify: func(c chan<- os.Signal, sigs ...os.Signal) func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()

@@ -142,7 +142,7 @@ func (a *app) release(at *attendant, lease *client.Lease, quiet bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(at.setup), limit)
 	defer cancel()
 	if err := lease.Release(ctx); err != nil && !quiet {
-		say(a.sys.Stderr, "the lease "+lease.ID()+" was not released and will expire: "+sentence(err))
+		say(a.sys.Stderr, "the lease "+lease.ID()+" was not released; release it with weft lease release: "+sentence(err))
 	}
 }
 

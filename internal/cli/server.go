@@ -41,7 +41,7 @@ func (a *app) target(f connFlags) (*target, error) {
 	}
 	env := func(names ...string) string {
 		for _, n := range names {
-			if v := a.sys.Env(n); v != "" {
+			if v := a.env(n); v != "" {
 				return v
 			}
 		}
@@ -111,7 +111,7 @@ func (a *app) options(t *target, f connFlags, log zerolog.Logger) client.Options
 }
 
 func (a *app) tenant(f connFlags) string {
-	return cmp.Or(f.tenant, a.sys.Env("WEFT_TENANT"), client.DefaultTenant)
+	return cmp.Or(f.tenant, a.env("WEFT_TENANT"), client.DefaultTenant)
 }
 
 func errNoServer() error {
@@ -144,4 +144,10 @@ func (a *app) withClient(ctx context.Context, flags connFlags, f func(context.Co
 	}
 	defer c.Close()
 	return interrupted(ctx, f(ctx, c))
+}
+
+// env is a variable of the environment, "" if it is not set.
+func (a *app) env(name string) string {
+	v, _ := a.sys.LookupEnv(name)
+	return v
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weft-fabric/weft/internal/coordinator"
 	"github.com/weft-fabric/weft/internal/wire"
 )
 
@@ -21,9 +22,9 @@ func (a *app) version() *cobra.Command {
 					Version  string `json:"version"`
 					Protocol int    `json:"protocolVersion"`
 					Go       string `json:"go"`
-				}{Version, wire.Version, runtime.Version()})
+				}{coordinator.Version, wire.Version, runtime.Version()})
 			}
-			_, err := fmt.Fprintf(a.sys.Stdout, "weft %s, protocol %d, %s\n", Version, wire.Version, runtime.Version())
+			_, err := fmt.Fprintf(a.sys.Stdout, "weft %s, protocol %d, %s\n", coordinator.Version, wire.Version, runtime.Version())
 			return err
 		},
 	}

@@ -173,7 +173,6 @@ func (e *End) control(now time.Time, buf []byte) {
 	case wire.ControlRequest, wire.ControlAnswer:
 		var body []byte
 		if body, err = wire.DecodeRequest(buf, e.keyIn); err == nil {
-			e.heard = now
 			e.requestOrAnswer(now, wire.ControlKind(buf[0]), body)
 		}
 	case wire.ControlFenced:
@@ -206,6 +205,9 @@ func (e *End) stdinClosed() error {
 
 // state takes the other end's CREDIT, PROBE or STATE.
 func (e *End) state(now time.Time, st *wire.State) {
+	if st.Counter <= e.send.counter {
+		return // a replay says nothing, not even that the other end lives
+	}
 	e.heard = now
 	if !e.send.onState(now, st) {
 		e.breach()
@@ -279,7 +281,11 @@ func (e *End) requestOrAnswer(now time.Time, kind wire.ControlKind, body []byte)
 		return
 	}
 	answer, ok := e.reqs.recall(r.N)
+	if !ok && e.reqs.forgotten(r.N) {
+		return
+	}
 	if !ok {
+		e.heard = now
 		answer = e.obey(r)
 		e.reqs.remember(answer)
 	}

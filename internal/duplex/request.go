@@ -31,6 +31,7 @@ type requests struct {
 	lastN   uint64
 	pending []*pendingRequest
 	answers []wire.Answer // ring of the newest answersKept
+	obeyed  uint64        // highest number that was obeyed
 }
 
 func (q *requests) next() (t time.Time) {
@@ -70,7 +71,12 @@ func (q *requests) recall(n uint64) (wire.Answer, bool) {
 	return wire.Answer{}, false
 }
 
+// forgotten reports whether n is too old to be new: its answer is no longer kept,
+// and no honest requester still waits for it.
+func (q *requests) forgotten(n uint64) bool { return n == 0 || n+answersKept <= q.obeyed }
+
 func (q *requests) remember(a wire.Answer) {
+	q.obeyed = max(q.obeyed, a.N)
 	if len(q.answers) == answersKept {
 		q.answers = append(q.answers[:0], q.answers[1:]...)
 	}

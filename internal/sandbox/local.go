@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -89,6 +90,9 @@ func (d *Local) takeRoot(root string) error {
 	if root == "" {
 		return errors.New("no root directory given")
 	}
+	if err := checkRoot(root); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return err
 	}
@@ -102,13 +106,38 @@ func (d *Local) takeRoot(root string) error {
 	if err := os.Chmod(d.root, 0o700); err != nil {
 		return err
 	}
-	if d.lock, err = os.OpenFile(filepath.Join(d.root, ".lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+	if d.lock, err = os.OpenFile(filepath.Join(d.root, rootMark), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
 	}
 	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("%s is used by another worker: %w", d.root, err)
 	}
 	return nil
+}
+
+// rootMark is the file that says that a directory is a root of ours, and its lock.
+const rootMark = ".weft-sandboxes"
+
+// checkRoot refuses a directory with somebody's files in it: a root is emptied.
+func checkRoot(root string) error {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(filepath.Join(root, rootMark)); err != nil {
+		return fmt.Errorf("%s is not empty and was not made by weft; give a directory for sandboxes alone", root)
+	}
+	return nil
+}
+
+// isBox reports whether name is one that newID makes, of any driver.
+func isBox(name string) bool {
+	driver, id, _ := strings.Cut(name, "-")
+	_, err := uuid.Parse(id)
+	return err == nil && len(id) == 36 && (driver == "process" || driver == "inline")
 }
 
 // clean ends what an earlier run left, by whichever mechanism it was started.
@@ -124,7 +153,7 @@ func (d *Local) clean(ctx context.Context) error {
 		return err
 	}
 	for _, e := range entries {
-		if !e.IsDir() {
+		if !e.IsDir() || !isBox(e.Name()) {
 			continue
 		}
 		if err := errors.Join(killTree(ctx, &scanTree{mark: e.Name()}), removeAll(filepath.Join(d.root, e.Name()))); err != nil {

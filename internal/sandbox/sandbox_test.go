@@ -440,3 +440,48 @@ func BenchmarkStartTrue(b *testing.B) {
 		})
 	}
 }
+
+// A root is emptied, so a directory with somebody's files in it is refused and
+// left as it was; in a root of ours only sandboxes are removed.
+func TestRoot_OfSomebodyElseIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "thesis", "a.txt")
+	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o755), os.WriteFile(file, []byte("hi"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := sandbox.NewProcess(t.Context(), sandbox.Config{Root: dir}); err == nil {
+		_ = d.Close()
+		t.Error("the directory was taken")
+	}
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+
+	root := filepath.Join(dir, "root")
+	d, err := sandbox.NewProcess(t.Context(), sandbox.Config{Root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join(root, "notes")
+	if err := os.Mkdir(kept, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d, err = sandbox.NewProcess(t.Context(), sandbox.Config{Root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.Close() }()
+	if _, err := os.Stat(kept); err != nil {
+		t.Error(err)
+	}
+}
