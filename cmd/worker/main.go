@@ -58,6 +58,11 @@ func command() *cobra.Command {
 	fl.IntVar(&f.cfg.Slots, "slots", 4, "leases held at once")
 	fl.StringToStringVar(&f.cfg.Labels, "label", nil, "label `KEY=VALUE`, may be repeated")
 	fl.StringVar(&f.cfg.StateDir, "state-dir", "", "directory for what survives a restart (default: below the user's state directory)")
+	lim := &f.cfg.Limits
+	fl.Int64Var(&lim.InFlightWorker, "in-flight", 0, "`BYTES` of output sent and not taken, all channels together (default 256 MiB)")
+	fl.Int64Var(&lim.InFlightLease, "in-flight-lease", 0, "the same for the channels of one lease (default 16 MiB)")
+	fl.Int64Var(&lim.Spill, "spill", 0, "`BYTES` of output kept on disk for a channel whose client is away (default 64 MiB; -1: none, the command waits)")
+	fl.Int64Var(&lim.SpillWorker, "spill-all", 0, "the same for all channels together (default 4 GiB)")
 	fl.StringVar(&f.root, "root", "", "directory for sandboxes, the worker's alone (default: in the state directory)")
 	fl.BoolVar(&f.cfg.InsecureOrders, "insecure-orders", false, "take orders that nobody has signed; required until orders are signed")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")

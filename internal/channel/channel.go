@@ -116,6 +116,31 @@ func (r Record) WithEnd(now time.Time, by By, o wire.Outcome, totals *wire.Total
 	return r, true
 }
 
+// WithAttach gives the channel to the next attach: one more than the newest on
+// record or held, whichever is higher. held is what the worker is known to have
+// (it gives numbers away by itself on the channel's control subject), 0 if it was
+// not asked. Also of an ended channel: its worker may still have bytes for a
+// reader. INVALID_ARGUMENT for a one-shot execution.
+func (r Record) WithAttach(held uint32) (Record, error) {
+	if err := r.CheckShared(); err != nil {
+		return r, err
+	}
+	r.Attach = max(r.Attach, held) + 1
+	if r.Attach < FirstAttach {
+		return r, wire.Errorf(wire.CodeConflict, "the channel's attach numbers are used up; open a new one")
+	}
+	return r, nil
+}
+
+// CheckShared returns INVALID_ARGUMENT if nobody but its opener may have to do
+// with the channel's streams.
+func (r Record) CheckShared() error {
+	if r.Mode == wire.ModeExecute {
+		return wire.Errorf(wire.CodeInvalidArgument, "the channel is a one-shot execution, which takes no attach by others; ask for its outcome instead")
+	}
+	return nil
+}
+
 // Outcome is the recorded one, or unknown while there is none.
 func (r Record) Outcome() wire.Outcome {
 	if r.End == nil {
@@ -136,6 +161,26 @@ func (r Record) Reply() wire.OpenReply {
 		o := r.End.Outcome
 		reply.Outcome = &o
 	}
+	return reply
+}
+
+// Reading answers who may read what there is and hold nothing: the key of the
+// way down and, when it has ended, the outcome.
+func (r Record) Reading() wire.AttachReply {
+	down := wire.KeyDown(r.Secret)
+	reply := wire.AttachReply{Channel: r.ID, Route: r.Home.Route, Epoch: r.Home.Epoch.N, KeyDown: down[:]}
+	if r.End != nil {
+		o := r.End.Outcome
+		reply.Outcome = &o
+	}
+	return reply
+}
+
+// Held answers the holder of the record's newest attach.
+func (r Record) Held(up wire.UpPosition, down wire.DownPosition) wire.AttachReply {
+	key := wire.KeyUp(r.Secret, r.Attach)
+	reply := r.Reading()
+	reply.Attach, reply.Instance, reply.KeyUp, reply.Up, reply.Down, reply.Outcome = r.Attach, r.Home.Instance, key[:], up, down, nil
 	return reply
 }
 

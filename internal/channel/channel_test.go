@@ -2,6 +2,7 @@ package channel_test
 
 import (
 	"bytes"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,48 @@ func TestFirstEndWins(t *testing.T) {
 	}
 	if d := cmp.Diff(want, ended.View()); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestC030_AttachNumbersOnlyRise(t *testing.T) {
+	r, err := opening().WithAttach(0)
+	if err != nil || r.Attach != 2 {
+		t.Fatalf("the second attach is %d, %v", r.Attach, err)
+	}
+	for _, c := range []struct{ held, want uint32 }{{1, 3}, {2, 3}, {7, 8}} {
+		if n, err := r.WithAttach(c.held); err != nil || n.Attach != c.want {
+			t.Errorf("after %d held: %d, %v; want %d", c.held, n.Attach, err, c.want)
+		}
+	}
+	if n, err := r.WithAttach(math.MaxUint32); wire.CodeOf(err) != wire.CodeConflict {
+		t.Errorf("after the last number: %d, %v", n.Attach, err)
+	}
+	exec := channel.New(t0, "acme", leaseID, id, wire.ModeExecute, body, home, bytes.Repeat([]byte{7}, wire.SecretSize))
+	if _, err := exec.WithAttach(0); wire.CodeOf(err) != wire.CodeInvalidArgument {
+		t.Errorf("an execution: %v", err)
+	}
+}
+
+func TestWhoHoldsAndWhoReads(t *testing.T) {
+	r, _ := opening().WithAttach(0)
+	up, down := wire.KeyUp(r.Secret, 2), wire.KeyDown(r.Secret)
+	reading := wire.AttachReply{Channel: id, Route: "r", Epoch: 3, KeyDown: down[:]}
+	if d := cmp.Diff(reading, r.Reading()); d != "" {
+		t.Error(d)
+	}
+	held := reading
+	held.Attach, held.Instance, held.KeyUp = 2, "i", up[:]
+	held.Up, held.Down = wire.UpPosition{NextSeq: 4}, wire.DownPosition{LastSeq: 5}
+	if d := cmp.Diff(held, r.Held(held.Up, held.Down)); d != "" {
+		t.Error(d)
+	}
+	ended, _ := r.WithEnd(t0, channel.ByWorker, wire.ExitedWith(3), nil)
+	if o := ended.Reading().Outcome; o == nil || o.String() != "exited(3)" {
+		t.Errorf("a reader of what has ended is told %v", o)
+	}
+	// Who holds it while its worker still has bytes learns the end from EXIT.
+	if o := ended.Held(held.Up, held.Down).Outcome; o != nil {
+		t.Errorf("the holder is told %v", o)
 	}
 }
 

@@ -8,5 +8,8 @@
 // before the worker is told anything, and it holds the secret that every key of
 // the channel follows from. Its end is written by compare-and-set and the first
 // writer wins: End of an ended record changes nothing and returns what is there.
+// The newest attach number is on record too, written before the worker is told,
+// so that no two parties are given one number. Numbers may be missing: an attach
+// that came to nothing leaves its own unused.
 // A channel without a recorded outcome ended as unknown, never as exit 0.
 package channel

@@ -118,7 +118,7 @@ func (s *sender) room(st wire.Stream) int {
 	if s.mayFrame(o) {
 		return left // what is pending can be framed to make room
 	}
-	return min(left, wire.MaxPayload-o.pendingLen())
+	return max(0, min(left, wire.MaxPayload-o.pendingLen()))
 }
 
 // mayFrame reports whether a data frame of o can be made now.
@@ -154,16 +154,25 @@ func (s *sender) offer(now time.Time, st wire.Stream, p []byte) int {
 }
 
 // offerBuf is offer for bytes that stand in a buffer of their own behind
-// HeaderSize bytes of room; the buffer may be kept. The caller has asked room.
+// HeaderSize bytes of room; the buffer may be kept. The caller was promised as
+// many: all are taken, also if an attach has lowered the limits meanwhile. They
+// wait for credit then.
 func (s *sender) offerBuf(now time.Time, st wire.Stream, buf []byte) int {
 	o := &s.streams[st]
 	n := len(buf) - wire.HeaderSize
-	if !o.dropped && o.pending == nil && n <= s.room(st) {
+	if !o.dropped && o.pending == nil {
 		o.pending = buf
 		s.flush(now)
 		return n
 	}
-	return s.offer(now, st, buf[wire.HeaderSize:])
+	if got := s.offer(now, st, buf[wire.HeaderSize:]); got < n {
+		if o.pending == nil {
+			o.pending = make([]byte, wire.HeaderSize, len(buf)-got)
+		}
+		o.pending = append(o.pending, buf[wire.HeaderSize+got:]...)
+		s.flush(now)
+	}
+	return n
 }
 
 // flush makes frames of what is pending: full ones always, smaller ones when
@@ -228,8 +237,10 @@ func (s *sender) frameData(now time.Time, st wire.Stream) {
 	o := &s.streams[st]
 	buf := o.pending
 	o.pending = nil
-	if over := int64(o.taken()) + int64(len(buf)-wire.HeaderSize) - int64(o.limit); over > 0 {
-		// Bytes gathered before the open was answered may pass the first credit.
+	n := int64(len(buf) - wire.HeaderSize)
+	if over := n - min(n, int64(o.limit-o.offset), wire.MaxPayload); over > 0 {
+		// Bytes gathered before the open was answered may pass the first credit,
+		// those that were promised before an attach its holder's.
 		cut := len(buf) - int(over)
 		o.pending = append(make([]byte, wire.HeaderSize, wire.HeaderSize+int(over)), buf[cut:]...)
 		buf = buf[:cut]

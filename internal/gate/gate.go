@@ -25,6 +25,9 @@
 // A one-shot execution passes 1 to 3, of 4 only that the driver is registered,
 // 5 for its own capability, neither 6 nor 7, then 8 to 12.
 //
+// Attach and observe by another than the opener pass 1 to 7 as an open does, and
+// 10 to 12; they take no place (8) and make no record (9).
+//
 // Check 3 can also answer UNAVAILABLE: a lease that is still pending, or a store
 // that cannot be read at check 2.
 package gate

@@ -319,6 +319,9 @@ func TestG010_QuotaTexts(t *testing.T) {
 	if e := gate.QuotaExceeded("channels", 3); !strings.Contains(e.Message, "3 channels") || e.Code != wire.CodeQuotaExceeded {
 		t.Errorf("%+v", e)
 	}
+	if e := gate.LogFull(); !strings.Contains(e.Message, "log") || e.Code != wire.CodeQuotaExceeded {
+		t.Errorf("%+v", e)
+	}
 	o := newOpen(t, wire.ModeDuplex)
 	o.in.Quota = nil
 	o.check(t, wire.CodeUnavailable)
@@ -336,7 +339,17 @@ func TestEveryRefusalSaysWhatToDo(t *testing.T) {
 			t.Errorf("%s: %+v", code, e)
 		}
 	}
-	if e := gate.OpenFailed("100%d"); strings.Contains(e.Message, "MISSING") {
-		t.Errorf("a reason acts as a format: %q", e.Message)
+	for code, e := range map[wire.Code]*wire.Error{
+		wire.CodeOpenFailed: gate.AttachFailed("its answer was cut off"), wire.CodeDeadlineExceeded: gate.AttachTimedOut(),
+		wire.CodeConflict: gate.AttachOvertaken(), wire.CodeUnavailable: gate.NotThere(), wire.CodeQuotaExceeded: gate.LogFull(),
+	} {
+		if e.Code != code || !strings.Contains(e.Message, "; ") || code.FallsBackToExecute() {
+			t.Errorf("%s: %+v", code, e)
+		}
+	}
+	for _, e := range []*wire.Error{gate.OpenFailed("100%d"), gate.AttachFailed("100%d")} {
+		if strings.Contains(e.Message, "MISSING") {
+			t.Errorf("a reason acts as a format: %q", e.Message)
+		}
 	}
 }

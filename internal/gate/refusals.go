@@ -51,3 +51,31 @@ func OpenFailed(why string) *wire.Error {
 func OpenTimedOut() *wire.Error {
 	return refuse(wire.CodeDeadlineExceeded, "the worker did not answer the open in time; what it may have started is being stopped, open a new channel")
 }
+
+// LogFull refuses at check 8: the log's room is used or reserved up to the mark
+// above which no further channel is let in.
+func LogFull() *wire.Error {
+	return refuse(wire.CodeQuotaExceeded, "the tenant's log has no room for another channel; end some of them, or ask the operator for a larger log")
+}
+
+// AttachFailed refuses an attach that the worker did not accept. why is a short
+// clause of weft's own, never the worker's text.
+func AttachFailed(why string) *wire.Error {
+	return refuse(wire.CodeOpenFailed, "the worker did not give the channel over: "+why+"; attach again, or open a new channel")
+}
+
+// AttachTimedOut is for a worker that was live and did not answer the attach in time.
+func AttachTimedOut() *wire.Error {
+	return refuse(wire.CodeDeadlineExceeded, "the worker did not answer the attach in time, it may have been carried out; attach again")
+}
+
+// AttachOvertaken refuses the older of two attaches that ran at once.
+func AttachOvertaken() *wire.Error {
+	return refuse(wire.CodeConflict, "another client attached to the channel at the same moment and holds it; attach again to take it over")
+}
+
+// NotThere refuses an attach to a channel that is on record as running and that
+// the worker does not have: it is just being opened, or its end is being reported.
+func NotThere() *wire.Error {
+	return refuse(wire.CodeUnavailable, "the worker is just opening or ending the channel; ask again in a moment")
+}

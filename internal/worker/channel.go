@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,20 +23,29 @@ const maxGrace = 24 * time.Hour
 // channel is one command with its link to a client.
 type channel struct {
 	// Set once.
-	order wire.OpenOrder
-	exec  *wire.Exec
-	held  *held
-	port  *natsbus.Port
-	end   *duplex.End
-	stdin *stdin
-	fate  *fate
-	log   zerolog.Logger
+	order    wire.OpenOrder
+	exec     *wire.Exec
+	held     *held
+	port     *natsbus.Port
+	end      *duplex.End
+	stdin    *stdin
+	audience *audience
+	fate     *fate
+	log      zerolog.Logger
 
 	opened chan struct{} // closed when err is set, or the command has started or has an outcome
 	err    error         // why the open was refused; set before opened is closed
 	dead   chan struct{} // closed when the process tree is dead and its output read
 
-	outcome *wire.Outcome // nil until it is decided; guarded by the table
+	finish
+}
+
+// finish is what the table knows of a channel's end, and guards.
+type finish struct {
+	outcome *wire.Outcome // nil until it is decided
+	at      time.Time     // when it was
+	leave   chan struct{} // closed to forget the channel although its reader has not taken everything
+	left    bool          // leave is closed
 }
 
 // grace is the time between TERM and KILL that the open asked for.
@@ -51,6 +61,9 @@ func graceOf(ms int64) time.Duration {
 func (c *channel) request(r wire.Request) wire.Answer {
 	o, gone := c.fate.outcome()
 	switch {
+	case r.Verb == wire.VerbDetach:
+		c.audience.leave(time.Now())
+		return wire.Answer{}
 	case gone:
 		return wire.Answer{Outcome: &o}
 	case r.Verb == wire.VerbSignal:
@@ -66,8 +79,6 @@ func (c *channel) request(r wire.Request) wire.Answer {
 		return wire.Answer{}
 	case r.Verb == wire.VerbResize:
 		return refuseRequest("the command has no terminal to resize")
-	case r.Verb == wire.VerbAttach:
-		return refuseRequest("this worker does not take attaches on a channel yet; open a new one")
 	}
 	return refuseRequest("there is no such request")
 }
@@ -79,6 +90,7 @@ func refuseRequest(why string) wire.Answer {
 // failed ends the channel when its end has failed by itself.
 func (c *channel) failed(e *wire.Error) {
 	o := wire.Outcome{Kind: wire.OutcomeKind(e.Details["outcome"]), Reason: e.Details["limit"]}
+	o.Bytes, _ = strconv.ParseInt(e.Details["bytes"], 10, 64) // 0 where it does not apply
 	if o.Kind == "" {
 		o.Kind = wire.Unknown
 	}
@@ -115,8 +127,7 @@ func (w *Worker) life(ctx context.Context, c *channel) {
 		return
 	}
 	close(c.opened)
-	out := newOutput(c.end, sandbox.NewDrain(w.cfg.Limits.Drain), w.buffers, c.exec.MaxOutput,
-		func() { c.fate.ask(wire.Limit("total_bytes"), c.grace()) })
+	out := newOutput(c, sandbox.NewDrain(w.cfg.Limits.Drain), w.buffers)
 	w.conclude(ctx, c, w.run(ctx, c, p, out), out)
 	out.pumps.Wait() // the end is closed: nothing waits for credit any more
 }
@@ -162,11 +173,13 @@ func (c *channel) notStarted(err error) (wire.Outcome, bool) {
 func (w *Worker) run(ctx context.Context, c *channel, p *sandbox.Process, out *output) wire.Outcome {
 	flow, stopFlow := context.WithCancel(ctx)
 	defer stopFlow()
-	out.start(flow, ctx, p)
+	out.start(flow, ctx, p, w.spiller())
 	c.stdin.attach(p.Stdin())
 	c.await(ctx, p)
 	o, gone := c.fate.outcome()
-	if !gone {
+	if gone {
+		c.audience.exit()
+	} else {
 		if err := c.fate.stop(ctx); err != nil {
 			c.log.Error().Err(err).Stringer("outcome", o).Msg("a command's tree is not dead")
 		}
@@ -177,6 +190,7 @@ func (w *Worker) run(ctx context.Context, c *channel, p *sandbox.Process, out *o
 		c.log.Error().Err(err).Msg("a command's end is not complete")
 		_ = p.Close(ctx) // closes the pipes in any case, so that nobody waits for them
 	}
+	out.finalize()
 	stopFlow()
 	<-out.read
 	c.stdin.close()
@@ -242,7 +256,7 @@ func (w *Worker) conclude(ctx context.Context, c *channel, o wire.Outcome, out *
 	totals := wire.Totals{Stdin: c.stdin.taken.Load()}
 	delivered := make(chan struct{})
 	if out != nil {
-		totals.Stdout, totals.Stderr = out.stdout.Load(), out.stderr.Load()
+		totals.Stdout, totals.Stderr = out.stdout.total.Load(), out.stderr.total.Load()
 		delivered = out.delivered
 	} else {
 		close(delivered)
@@ -271,8 +285,10 @@ func (w *Worker) conclude(ctx context.Context, c *channel, o wire.Outcome, out *
 		c.end.Finish(o)
 		select {
 		case <-c.end.Taken():
+		case <-c.leave:
 		case <-forget.Done():
 		}
+	case <-c.leave:
 	case <-forget.Done():
 	}
 	w.forget(c)

@@ -28,7 +28,8 @@ type Config struct {
 	// Slots is how many leases the worker holds at once.
 	Slots  int
 	Labels map[string]string
-	// StateDir keeps what must survive a restart: the route.
+	// StateDir keeps what must survive a restart: the route. Spilled output is
+	// there as well, and does not survive.
 	StateDir string
 	// InsecureOrders takes orders without checking who signed them. It is
 	// required as long as no other way is implemented.
@@ -42,6 +43,13 @@ type Limits struct {
 	Channels int // on one lease, if the order names no limit: 16
 	Orders   int // carried out at once: 256
 	Ended    int // ends and epochs remembered: 10,000
+	Untaken  int // channels of a lease that have ended and wait for their readers: 64
+
+	// Bytes. In flight is output that was sent and that no reader has taken.
+	InFlightWorker int64 // of all channels: 256 MiB
+	InFlightLease  int64 // of the channels of one lease: 16 MiB
+	Spill          int64 // of a channel whose client is away, on disk: 64 MiB; below 0: none, the command waits
+	SpillWorker    int64 // of all channels: 4 GiB
 
 	Keepalive time.Duration // of a client; three missed are a detached client: 5 s
 	Drain     time.Duration // for descendants that hold the pipes of a command: 2 s
@@ -53,6 +61,11 @@ func (l Limits) withDefaults() Limits {
 	l.Channels = cmp.Or(l.Channels, 16)
 	l.Orders = cmp.Or(l.Orders, 256)
 	l.Ended = cmp.Or(l.Ended, 10_000)
+	l.Untaken = cmp.Or(l.Untaken, 64)
+	l.InFlightWorker = cmp.Or(l.InFlightWorker, 256<<20)
+	l.InFlightLease = cmp.Or(l.InFlightLease, 16<<20)
+	l.Spill = cmp.Or(l.Spill, 64<<20)
+	l.SpillWorker = cmp.Or(l.SpillWorker, 4<<30)
 	l.Keepalive = cmp.Or(l.Keepalive, 5*time.Second)
 	l.Drain = cmp.Or(l.Drain, sandbox.DefaultDrainBound)
 	l.Forget = cmp.Or(l.Forget, 10*time.Minute)
@@ -76,6 +89,8 @@ func (c Config) check() error {
 		return wire.Errorf(wire.CodeInvalidArgument, "a worker needs a driver")
 	case c.Slots < 1:
 		return wire.Errorf(wire.CodeInvalidArgument, "a worker needs at least one slot")
+	case c.Limits.InFlightLease < wire.MaxPayload || c.Limits.InFlightWorker < wire.MaxPayload:
+		return wire.Errorf(wire.CodeInvalidArgument, "less than one frame (%d bytes) in flight would move nothing", wire.MaxPayload)
 	case c.StateDir == "":
 		return wire.Errorf(wire.CodeInvalidArgument, "a worker needs a directory for its state")
 	case !c.InsecureOrders:

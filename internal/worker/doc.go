@@ -12,9 +12,10 @@
 // # Parts
 //
 //	announcer   registers (again when the connection is back), beats on a connection of its own
-//	orders      bind, release, open, close, probe, inventory: decoded and checked, never in the way of the next
+//	orders      bind, release, open, attach, close, probe, inventory: decoded and checked, never in the way of the next
 //	table       leases held, channels open, the newest epochs, the ends of late channels
 //	channel     one command: its process, two pumps, its stdin, its one end
+//	audience    whether a channel's client is there, and what its pumps do about it
 //	liveness    answers clients' keepalives, and ends what nobody listens to
 //
 // # The life of a channel
@@ -29,12 +30,29 @@
 // pipes is read; the outcome is fixed, the place on the lease is free and the
 // coordinators are told; the bytes left, EOFs and EXIT go out as the reader
 // grants credit. So a reader that never comes back holds no process and no
-// place, only at most two pipes' worth of memory until the channel is forgotten.
+// place, only what is in flight and at most two pipes' worth of memory until the
+// channel is forgotten. Limits.Untaken bounds how many of those a lease has.
 //
-// Output is pumped by one goroutine per stream, which asks for credit before it
-// reads and holds no buffer while the command is silent. Stdin is written where
-// it arrives, without a goroutine, until the pipe is full; then one waits for
-// room and writes the rest in order.
+// Output is pumped by one goroutine per stream, which asks for credit when there
+// is something to read and holds neither buffer nor credit while the command is
+// silent. Stdin is written where it arrives, without a goroutine, until the pipe
+// is full; then one waits for room and writes the rest in order.
+//
+// # Clients that come and go
+//
+// A new attach fences the one before; it comes as an order, or from whoever
+// holds the key of the newest attach, which the duplex end settles by itself.
+//
+//	attached ──(three keepalives missed, or said so)──▶ detached ──(grace over)──▶ client_lost
+//	   ▲                                                   │
+//	   └──────────────── attach, or heard again ───────────┘
+//
+// While the client is away, output for which there is no credit goes to a file,
+// up to Limits.Spill; when that is full, or 0 from the start, it stays in the
+// pipe and the process blocks. With the first credit the file is sent before the
+// pipe is read again. What a command has in flight and in memory is bounded for
+// the lease and for the worker (Limits.InFlightLease, InFlightWorker); within
+// that every channel has a share that is always its own.
 //
 // # Stopping
 //

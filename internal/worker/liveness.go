@@ -19,22 +19,32 @@ const (
 	lost              // and did not within the grace
 )
 
-// judge says what to think of a client that was last heard at heard. It is pure.
-// Silence counts while the worker could hear: from upSince on, when its own
-// connection came up.
-func judge(now, heard, upSince time.Time, keepalive time.Duration, d *wire.OnDisconnect) presence {
-	if upSince.After(heard) {
-		heard = upSince
+// awaySince is from when on a client counts as away that was last heard at heard
+// and, unless said is zero, then said that it detaches. Silence counts while the
+// worker could hear: from upSince on, when its own connection came up.
+func awaySince(heard, said, upSince time.Time, keepalive time.Duration) time.Time {
+	from, patience := heard, missedKeepalives*keepalive
+	if !said.IsZero() {
+		from, patience = said, 0
 	}
-	away := now.Sub(heard) - missedKeepalives*keepalive
+	if upSince.After(from) {
+		from = upSince
+	}
+	return from.Add(patience)
+}
+
+// judge says what to think of a client that counts as away since since. It is
+// pure. A command that is to be kept is, unless that has a limit.
+func judge(now, since time.Time, d *wire.OnDisconnect) presence {
 	grace := wire.DefaultKillAfter
+	kept := d != nil && d.Policy == wire.Keep && d.AfterMS == 0
 	if d != nil && d.AfterMS > 0 {
-		grace = time.Duration(d.AfterMS) * time.Millisecond
+		grace = time.Duration(min(d.AfterMS, maxGrace.Milliseconds()*3650)) * time.Millisecond
 	}
-	switch {
+	switch away := now.Sub(since); {
 	case away <= 0:
 		return attached
-	case d != nil && d.Policy == wire.Keep, away <= grace:
+	case kept, away <= grace:
 		return detached
 	}
 	return lost
@@ -59,7 +69,10 @@ func (w *Worker) sweep(ctx context.Context) {
 
 func (w *Worker) sweepOnce(now, upSince time.Time) {
 	for _, c := range w.table.all() {
-		if judge(now, c.end.Heard(), upSince, w.cfg.Limits.Keepalive, c.exec.OnDisconnect) == lost {
+		_, said := c.audience.isAway()
+		p := judge(now, awaySince(c.end.Heard(), said, upSince, w.cfg.Limits.Keepalive), c.exec.OnDisconnect)
+		c.audience.seen(p == attached)
+		if p == lost {
 			c.fate.ask(wire.Outcome{Kind: wire.ClientLost}, c.grace())
 		}
 	}

@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"context"
+	"time"
 
 	"github.com/weft-fabric/weft/internal/duplex"
 	"github.com/weft-fabric/weft/internal/subjects"
@@ -52,9 +53,8 @@ func checkOpen(o wire.OpenOrder, body []byte) (*wire.Exec, error) {
 	if len(o.Secret) != wire.SecretSize {
 		return nil, wire.Errorf(wire.CodeInvalidArgument, "the channel secret is not %d bytes", wire.SecretSize)
 	}
-	if o.Credit.Stdout == 0 || o.Credit.Stderr == 0 || o.Credit.FrameLimit == 0 {
-		// Without any credit nothing would be sent that an answer could follow.
-		return nil, wire.Errorf(wire.CodeInvalidArgument, "the first credit of a stream is 0; grant at least a byte and a frame")
+	if err := checkCredit(o.Credit); err != nil {
+		return nil, err
 	}
 	exec, err := wire.DecodeExec(body)
 	switch {
@@ -130,7 +130,33 @@ func (t *table) place(o wire.OpenOrder) (*held, error) {
 	if h.running >= limit {
 		return nil, wire.Errorf(wire.CodeRouteBusy, "%d channels are open on the lease, its limit; wait for one to end", h.running)
 	}
-	return h, nil
+	return h, t.makeRoom(h)
+}
+
+// makeRoom keeps the channels of h that have ended, and whose readers have not
+// taken everything, within their bound: the one that has waited longest for a
+// reader who is away is forgotten. Called with mu held.
+func (t *table) makeRoom(h *held) error {
+	if h.untaken < t.untaken {
+		return nil
+	}
+	var oldest *channel
+	for _, c := range t.open {
+		if c.held != h || c.outcome == nil || c.left {
+			continue
+		}
+		if away, _ := c.audience.isAway(); away && (oldest == nil || c.at.Before(oldest.at)) {
+			oldest = c
+		}
+	}
+	if oldest == nil {
+		return wire.Errorf(wire.CodeTooManyRequests,
+			"%d channels of the lease have ended and their readers have not taken everything; read them to their ends first", h.untaken)
+	}
+	oldest.log.Warn().Msg("forgotten before its reader came")
+	oldest.left = true
+	close(oldest.leave)
+	return nil
 }
 
 // newChannel makes a channel that nothing has happened to yet.
@@ -144,12 +170,18 @@ func (w *Worker) newChannel(o wire.OpenOrder, exec *wire.Exec, h *held) (*channe
 		stdin: &stdin{body: exec.StdinData, only: len(exec.StdinData) > 0},
 		log:   w.log.With().Str("lease", o.Lease).Stringer("channel", o.Channel).Logger(),
 
+		audience: &audience{spills: w.cfg.Limits.Spill > 0},
+
 		opened: make(chan struct{}), dead: make(chan struct{}),
+		finish: finish{leave: make(chan struct{})},
 	}
 	c.end = duplex.New(duplex.Config{
 		Side: duplex.Worker, Channel: o.Channel, Epoch: o.Epoch.N, Link: port,
 		Readable: func(wire.Stream) { c.stdin.readable() },
 		Request:  c.request,
+		Pool:     h.pool(),
+		NextKey:  func(attach uint32) wire.Key { return wire.KeyUp(o.Secret, attach) },
+		Attached: func(uint32) { c.audience.back() },
 		Failed:   c.failed,
 	})
 	c.stdin.end = c.end
@@ -168,8 +200,9 @@ func (t *table) conclude(c *channel, o wire.Outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.outcome == nil {
-		c.outcome = &o
+		c.outcome, c.at = &o, time.Now()
 		c.held.running--
+		c.held.untaken++
 	}
 }
 
@@ -179,6 +212,7 @@ func (t *table) forget(c *channel) {
 	defer t.mu.Unlock()
 	delete(t.open, c.order.Channel)
 	if c.outcome != nil {
+		c.held.untaken--
 		t.ended.put(c.order.Channel, endedChannel{
 			tenant: c.order.Tenant, lease: c.order.Lease, hash: [32]byte(c.order.BodySHA256), outcome: *c.outcome,
 		})

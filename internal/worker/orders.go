@@ -69,6 +69,9 @@ func (w *Worker) accept(ctx context.Context, m natsbus.Msg) (run func() (any, er
 	case subjects.WKClose:
 		return prepare(w, o, func(c *wire.CloseOrder) *wire.OrderHead { return &c.OrderHead },
 			func(c wire.CloseOrder) (any, error) { return w.close(c) })
+	case subjects.WKAttach:
+		return prepare(w, o, func(a *wire.AttachOrder) *wire.OrderHead { return &a.OrderHead },
+			func(a wire.AttachOrder) (any, error) { return w.attach(ctx, a) })
 	case subjects.WKProbe, subjects.WKInventory:
 		return w.acceptProbe(to.Verb, o)
 	}

@@ -59,24 +59,37 @@ func TestEnding(t *testing.T) {
 func TestJudge(t *testing.T) {
 	const s = time.Second
 	keep := &wire.OnDisconnect{Policy: wire.Keep}
+	keep2 := &wire.OnDisconnect{Policy: wire.Keep, AfterMS: 2000}
 	after2 := &wire.OnDisconnect{Policy: wire.KillAfter, AfterMS: 2000}
 	for name, c := range map[string]struct {
 		silent, up time.Duration // before now
 		policy     *wire.OnDisconnect
 		want       presence
+		said       time.Duration // before now, 0: it did not
 	}{
-		"three keepalives exactly":            {15 * s, time.Hour, nil, attached},
-		"missed the third":                    {15*s + 1, time.Hour, nil, detached},
-		"the default grace exactly":           {45 * s, time.Hour, nil, detached},
-		"past the default grace":              {45*s + 1, time.Hour, nil, lost},
-		"E-013 past its own grace":            {17*s + 1, time.Hour, after2, lost},
-		"E-013 keep":                          {time.Hour, 2 * time.Hour, keep, detached},
-		"the worker could not hear meanwhile": {time.Hour, 15 * s, after2, attached},
-		"silent since the worker came back":   {time.Hour, 17*s + 1, after2, lost},
+		"three keepalives exactly":             {15 * s, time.Hour, nil, attached, 0},
+		"missed the third":                     {15*s + 1, time.Hour, nil, detached, 0},
+		"the default grace exactly":            {45 * s, time.Hour, nil, detached, 0},
+		"past the default grace":               {45*s + 1, time.Hour, nil, lost, 0},
+		"E-013 past its own grace":             {17*s + 1, time.Hour, after2, lost, 0},
+		"E-013 keep":                           {time.Hour, 2 * time.Hour, keep, detached, 0},
+		"keep for 2 s":                         {17 * s, time.Hour, keep2, detached, 0},
+		"keep for 2 s, past":                   {17*s + 1, time.Hour, keep2, lost, 0},
+		"the worker could not hear meanwhile":  {time.Hour, 15 * s, after2, attached, 0},
+		"silent since the worker came back":    {time.Hour, 17*s + 1, after2, lost, 0},
+		"said that it detaches":                {1, time.Hour, nil, detached, 1},
+		"said so, its own grace":               {0, time.Hour, after2, detached, 2 * s},
+		"said so, past its own grace":          {0, time.Hour, after2, lost, 2*s + 1},
+		"said so while the worker was cut off": {0, 2 * s, after2, detached, 3 * s},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Now()
-			if got := judge(now, now.Add(-c.silent), now.Add(-c.up), 5*s, c.policy); got != c.want {
+			said := time.Time{}
+			if c.said > 0 {
+				said = now.Add(-c.said)
+			}
+			since := awaySince(now.Add(-c.silent), said, now.Add(-c.up), 5*s)
+			if got := judge(now, since, c.policy); got != c.want {
 				t.Errorf("%d, want %d", got, c.want)
 			}
 		})
@@ -174,7 +187,8 @@ func TestRoute(t *testing.T) {
 }
 
 func TestCountdownOfTheLimit(t *testing.T) {
-	o := newOutput(nil, nil, nil, 100, func() {})
+	o := limit{on: true, over: func() {}}
+	o.left.Store(100)
 	for i, c := range []struct{ n, want int }{{60, 60}, {60, 40}, {60, 0}, {1, 0}} {
 		if got := o.allow(c.n); got != c.want {
 			t.Errorf("step %d: %d of %d pass, want %d", i, got, c.n, c.want)

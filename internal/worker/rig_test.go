@@ -300,6 +300,8 @@ func (r *rig) release(l lease, outcome wire.OutcomeKind) error {
 type remote struct {
 	r      *rig
 	id     uuid.UUID
+	lease  lease
+	port   *natsbus.Port
 	end    *duplex.End
 	order  wire.OpenOrder
 	body   []byte
@@ -312,23 +314,30 @@ func (r *rig) draft(l lease, e wire.Exec) *remote {
 	if e.Mode == "" {
 		e.Mode = wire.ModeDuplex
 	}
-	m := &remote{r: r, id: uuid.New(), body: wire.Encode(e)}
+	m := &remote{r: r, id: uuid.New(), lease: l, body: wire.Encode(e)}
 	hash := wire.BodyHash(m.body)
-	port, err := r.mux.Open(subjects.Channel{Tenant: tenant, Route: r.w.Route(), Lease: l.head.Lease, Channel: m.id.String()})
-	r.ok(err)
-	m.end = duplex.New(duplex.Config{Side: duplex.Client, Channel: m.id, Epoch: l.head.Epoch.N, Link: port})
-	port.Bind(m.end)
-	r.t.Cleanup(func() {
-		m.end.Close()
-		port.Close()
-	})
-	limit, frames := m.end.Credit()
+	m.connect()
 	m.order = wire.OpenOrder{
 		OrderHead: l.head, Channel: m.id, Mode: e.Mode, ProviderLeaseID: l.ProviderLeaseID,
-		Credit: wire.DownCredit{Stdout: limit, Stderr: limit, FrameLimit: frames},
-		Secret: wire.NewSecret(), BodySHA256: hash[:],
+		Credit: m.credit(), Secret: wire.NewSecret(), BodySHA256: hash[:],
 	}
 	return m
+}
+
+func (m *remote) connect() {
+	m.r.t.Helper()
+	var err error
+	m.port, err = m.r.mux.Open(channelOf(m))
+	m.r.ok(err)
+	m.end = duplex.New(duplex.Config{Side: duplex.Client, Channel: m.id, Epoch: m.lease.head.Epoch.N, Link: m.port})
+	m.port.Bind(m.end)
+	m.r.t.Cleanup(m.die)
+}
+
+// die ends the client's side as a kill -9 would: nothing is said.
+func (m *remote) die() {
+	m.end.Close()
+	m.port.Close()
 }
 
 // open sends the order; the end is not started yet.
@@ -481,4 +490,8 @@ func wantGone(t *testing.T, pid int) {
 	if state := string(b[bytes.LastIndexByte(b, ')')+2]); state != "Z" && state != "X" {
 		t.Errorf("process %d still runs (state %s)", pid, state)
 	}
+}
+
+func channelOf(m *remote) subjects.Channel {
+	return subjects.Channel{Tenant: tenant, Route: m.r.w.Route(), Lease: m.lease.head.Lease, Channel: m.id.String()}
 }

@@ -1,10 +1,13 @@
 package worker
 
 import (
+	"math"
 	"sync"
 
 	"github.com/google/uuid"
 
+	"github.com/weft-fabric/weft/internal/duplex"
+	"github.com/weft-fabric/weft/internal/natsbus"
 	"github.com/weft-fabric/weft/internal/sandbox"
 	"github.com/weft-fabric/weft/internal/wire"
 )
@@ -22,15 +25,33 @@ type held struct {
 
 	ending  bool // no command may start; guarded by the table
 	running int  // channels whose process is not over; guarded by the table
+	untaken int  // channels that have ended, but are not forgotten; guarded by the table
+
+	shared, spare *duplex.Pool // set once; of the lease, see pool
+	shares        int          // set once: ends that have one in shared
 
 	gone bool // torn down; guarded by turn
 }
 
-func newHeld(o wire.BindOrder) *held {
+func (t *table) newHeld(o wire.BindOrder) *held {
+	shared := duplex.NewPool(t.inFlightLease, t.shares(), t.inFlight)
 	return &held{
 		tenant: o.Tenant, lease: o.Lease, environment: o.Environment, epoch: o.Epoch,
 		bound: make(chan struct{}), turn: make(chan struct{}, 1),
+		// No bound and no shares of its own: its ends borrow everything.
+		shared: shared, spare: duplex.NewPool(math.MaxInt64/2, math.MaxInt64, shared), shares: t.shares(),
 	}
+}
+
+// shares is how many ends of a lease have bytes in flight that are always theirs.
+func (t *table) shares() int { return 2 * t.channels }
+
+// pool is for one more end on the lease. Called with the table's mu held.
+func (h *held) pool() *duplex.Pool {
+	if h.running+h.untaken < h.shares {
+		return h.shared
+	}
+	return h.spare
 }
 
 // sandbox is the lease's, nil while or unless it is bound.
@@ -45,8 +66,11 @@ func (h *held) sandbox() sandbox.Sandbox {
 
 // table is what the worker holds. Nothing waits while mu is held.
 type table struct {
-	slots    int
-	channels int // default limit per lease
+	slots         int
+	channels      int // default limit per lease
+	untaken       int // channels of a lease that have ended and are kept for their readers
+	inFlight      *duplex.Pool
+	inFlightLease int64 // bytes
 
 	mu       sync.Mutex // guards all below
 	draining bool
@@ -57,11 +81,14 @@ type table struct {
 }
 
 func newTable(c Config) *table {
-	return &table{
-		slots: c.Slots, channels: c.Limits.Channels,
+	t := &table{
+		slots: c.Slots, channels: c.Limits.Channels, untaken: c.Limits.Untaken,
 		epochs: newEpochs(c.Limits.Ended), leases: map[string]*held{},
 		open: map[uuid.UUID]*channel{}, ended: newMemory(c.Limits.Ended),
+		inFlightLease: c.Limits.InFlightLease,
 	}
+	t.inFlight = duplex.NewPool(c.Limits.InFlightWorker, c.Slots*t.shares(), nil)
+	return t
 }
 
 // Stats is what a worker holds now.
@@ -69,13 +96,16 @@ type Stats struct {
 	Leases   int
 	Running  int // commands
 	Channels int // the running ones and those whose end is not yet taken
+	Ended    int // ends that are remembered
 	Draining bool
+	Spilled  int64            // bytes of output on disk
+	Bus      natsbus.Counters // of the connection that carries channels
 }
 
 func (t *table) stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := Stats{Leases: len(t.leases), Channels: len(t.open), Draining: t.draining}
+	s := Stats{Leases: len(t.leases), Channels: len(t.open), Ended: len(t.ended.by), Draining: t.draining}
 	for _, c := range t.open {
 		if c.outcome == nil {
 			s.Running++
@@ -166,7 +196,7 @@ func (t *table) bind(o wire.BindOrder) (h, before *held, fresh bool, err error) 
 		before = h
 		before.ending = true
 	}
-	h = newHeld(o)
+	h = t.newHeld(o)
 	t.leases[o.Lease] = h
 	t.epochs.bound(o.Lease, o.Epoch)
 	return h, before, true, nil

@@ -32,12 +32,15 @@ type Worker struct {
 	route    string
 	table    *table
 	buffers  *sync.Pool
+	spillDir string
+	spills   *budget // of all spill files
 	news     *announcer
 	running  atomic.Bool
 
 	// Set by Run before anything that uses them starts.
 	conn *natsbus.Conn
 	mux  *natsbus.Mux
+	bus  atomic.Pointer[natsbus.Conn] // conn, for those who may ask before
 
 	upSince atomic.Pointer[time.Time] // of conn; nil while it is down
 	tasks   sync.WaitGroup            // orders being carried out
@@ -59,8 +62,13 @@ func New(cfg Config) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	dir, err := makeSpillDir(cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
 	w := &Worker{
 		cfg: cfg, instance: uuid.NewString(), route: route, table: newTable(cfg),
+		spillDir: dir, spills: newBudget(cfg.Limits.SpillWorker, nil),
 		buffers: &sync.Pool{New: func() any {
 			b := make([]byte, wire.MaxFrame)
 			return &b
@@ -82,7 +90,14 @@ func (w *Worker) Instance() string { return w.instance }
 func (w *Worker) Route() string { return w.route }
 
 // Stats is what the worker holds now.
-func (w *Worker) Stats() Stats { return w.table.stats() }
+func (w *Worker) Stats() Stats {
+	s := w.table.stats()
+	s.Spilled = w.cfg.Limits.SpillWorker - w.spills.free.Load()
+	if c := w.bus.Load(); c != nil {
+		s.Bus = c.Counters()
+	}
+	return s
+}
 
 // Run serves until ctx ends (nil) or the worker cannot go on: CONFLICT when
 // another instance holds the worker's id, UNSUPPORTED_VERSION or another refusal
@@ -92,12 +107,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.running.Swap(true) {
 		return wire.Errorf(wire.CodeInternal, "a worker runs once; make a new one")
 	}
-	conn, err := natsbus.Connect(ctx, w.bus("worker "+w.cfg.ID, w.up, w.down))
+	conn, err := natsbus.Connect(ctx, w.options("worker "+w.cfg.ID, w.up, w.down))
 	if err != nil {
 		return stopped(ctx, err)
 	}
 	defer conn.Close()
-	beats, err := natsbus.Connect(ctx, w.bus("beats of worker "+w.cfg.ID, nil, nil))
+	w.bus.Store(conn)
+	beats, err := natsbus.Connect(ctx, w.options("beats of worker "+w.cfg.ID, nil, nil))
 	if err != nil {
 		return stopped(ctx, err)
 	}
@@ -132,7 +148,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return errors.Join(err, left)
 }
 
-func (w *Worker) bus(name string, up, down func()) natsbus.Options {
+func (w *Worker) options(name string, up, down func()) natsbus.Options {
 	o := w.cfg.Bus
 	o.Name, o.OnUp, o.OnDown = name, up, down
 	if o.Log.GetLevel() == zerolog.Disabled {
