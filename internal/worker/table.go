@@ -23,9 +23,10 @@ type held struct {
 	box sandbox.Sandbox // set before bound is closed
 	err error           // likewise
 
-	ending  bool // no command may start; guarded by the table
-	running int  // channels whose process is not over; guarded by the table
-	untaken int  // channels that have ended, but are not forgotten; guarded by the table
+	ending  bool       // no command may start; guarded by the table
+	endedAt wire.Epoch // of the release that ended it; guarded by the table
+	running int        // channels whose process is not over; guarded by the table
+	untaken int        // channels that have ended, but are not forgotten; guarded by the table
 
 	shared, spare *duplex.Pool // set once; of the lease, see pool
 	shares        int          // set once: ends that have one in shared
@@ -202,12 +203,17 @@ func (t *table) bind(o wire.BindOrder) (h, before *held, fresh bool, err error) 
 	return h, before, true, nil
 }
 
-// drop forgets h unless a newer epoch has taken its place.
+// drop forgets h unless a newer epoch has taken its place: nothing of its epoch
+// is obeyed any more.
 func (t *table) drop(h *held) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.leases[h.lease] == h {
-		delete(t.leases, h.lease)
+	if t.leases[h.lease] != h {
+		return
+	}
+	delete(t.leases, h.lease)
+	if t.epochs.check(h.lease, h.epoch) == nil {
+		t.epochs.end(h.lease, h.epoch)
 	}
 }
 
@@ -220,7 +226,7 @@ func (t *table) release(o wire.ReleaseOrder) (h *held, busy bool, err error) {
 	if h != nil && h.tenant != o.Tenant {
 		return nil, false, wire.Errorf(wire.CodeConflict, "the lease id is in use")
 	}
-	if h != nil && h.ending && h.epoch == o.Epoch {
+	if h != nil && h.ending && (h.epoch == o.Epoch || h.endedAt == o.Epoch) {
 		return h, false, nil // asked for again while it goes on, or after it failed
 	}
 	if h == nil {
@@ -235,7 +241,7 @@ func (t *table) release(o wire.ReleaseOrder) (h *held, busy bool, err error) {
 	if o.Expire && h.running > 0 {
 		return h, true, nil
 	}
-	h.ending = true
+	h.ending, h.endedAt = true, o.Epoch
 	t.epochs.end(o.Lease, o.Epoch)
 	return h, false, nil
 }
