@@ -12,6 +12,8 @@ import (
 type bus interface {
 	// Request returns the body of the answer; the errors are typed.
 	Request(ctx context.Context, subject string, data []byte) ([]byte, error)
+	// RequestMany hands over every answer until next returns false.
+	RequestMany(ctx context.Context, subject string, data []byte, next func(body []byte, header func(string) string) bool) error
 	// Open makes this process's end of a channel.
 	Open(ch subjects.Channel) (port, error)
 	// Up reports whether the connection is up now.
@@ -45,6 +47,10 @@ func dial(ctx context.Context, o natsbus.Options) (bus, error) {
 	return &natsBus{Conn: conn, mux: mux}, nil
 }
 
+func (b *natsBus) RequestMany(ctx context.Context, subject string, data []byte, next func([]byte, func(string) string) bool) error {
+	return b.Conn.RequestMany(ctx, subject, data, func(m natsbus.Msg) bool { return next(m.Data, m.Header) })
+}
+
 func (b *natsBus) Open(ch subjects.Channel) (port, error) {
 	p, err := b.mux.Open(ch)
 	if err != nil {
@@ -57,3 +63,11 @@ func (b *natsBus) Close() {
 	b.mux.Close()
 	b.Conn.Close()
 }
+
+// nowhere is the port of a channel that is only read from the log.
+type nowhere struct{}
+
+func (nowhere) Store(uint64, []byte) error { return nil }
+func (nowhere) Control([]byte) error       { return nil }
+func (nowhere) Bind(duplex.Handler)        {}
+func (nowhere) Close()                     {}

@@ -23,29 +23,36 @@ import (
 // command in the end.
 type Channel struct {
 	// Set once.
-	id        uuid.UUID
-	c         *Client
-	lease     string
-	epoch     wire.Epoch
-	routeName string
-	mode      wire.Mode
-	stdin     bool // Write has somewhere to go
-	opts      options
-	port      port
-	end       *duplex.End
+	place
+	c       *Client
+	mode    wire.Mode
+	stdin   bool // Write has somewhere to go
+	opts    options
+	port    port
+	end     *duplex.End
+	holding holding // set before anything of the channel runs
 
 	pumps    sync.WaitGroup // of the output; done waits for them
 	dropped  [4]atomic.Bool // streams that were closed for reading here
 	complete atomic.Bool    // every byte came, though EXIT did not
+	detached atomic.Bool    // on purpose
 	recorded chan struct{}  // closed with record
 	done     chan struct{}  // closed with result
 
 	mu     sync.Mutex
 	record *endRecord
-	errs   []error // of the caller's writers and reader
+	errs   []error // of the caller's writers and reader, and of the log
 	result result
 	linger *time.Timer
 	freed  bool
+}
+
+// place is where a channel is.
+type place struct {
+	id        uuid.UUID
+	lease     string
+	epoch     wire.Epoch
+	routeName string
 }
 
 // result is what Wait returns.
@@ -277,6 +284,9 @@ func (c *Channel) Close() error {
 	c.drop(wire.Stdout)
 	c.drop(wire.Stderr)
 	var err error
+	if c.running() && c.fenced(context.Background()) {
+		c.end.Fail(errFenced())
+	}
 	if c.running() {
 		if err = c.kill(context.Background(), killTimeout); err != nil {
 			c.killLater()
@@ -318,11 +328,14 @@ func (c *Channel) note(err error) {
 const lingerTime = 30 * time.Second
 
 // watch sees the channel's end and records it.
-func (c *Channel) watch(context.Context) {
-	c.awaitEnd()
+func (c *Channel) watch(ctx context.Context) {
+	c.awaitEnd(ctx)
 	c.c.leave(c)
 	c.pumps.Wait()
-	r := c.conclude()
+	if c.detached.Load() {
+		c.sayGoodbye()
+	}
+	r := c.holding.withMissing(c.conclude())
 	c.mu.Lock()
 	r.err = join(append([]error{r.err}, c.errs...)...)
 	c.result = r

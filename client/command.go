@@ -45,6 +45,7 @@ type Command struct {
 // three keepalives. The zero value kills it after 30 s.
 type OnDisconnect struct {
 	Keep      bool          // let it run
+	KeepFor   time.Duration // with Keep: no longer than this; 0: no limit
 	KillAfter time.Duration // default 30 s
 }
 
@@ -55,14 +56,16 @@ func (c Command) exec(mode wire.Mode) (wire.Exec, error) {
 		TimeoutMS: millis(c.Timeout), GraceMS: millis(c.Grace),
 		MaxOutput: c.MaxOutput, LifetimeMS: millis(c.Lifetime),
 	}
-	if c.Timeout < 0 || c.Grace < 0 || c.Lifetime < 0 || c.OnDisconnect.KillAfter < 0 {
+	if c.Timeout < 0 || c.Grace < 0 || c.Lifetime < 0 || min(c.OnDisconnect.KillAfter, c.OnDisconnect.KeepFor) < 0 {
 		return e, wire.Errorf(CodeInvalidArgument, "a time limit of the command is negative")
 	}
 	switch d := c.OnDisconnect; {
 	case d.Keep && d.KillAfter > 0:
 		return e, wire.Errorf(CodeInvalidArgument, "OnDisconnect says both Keep and KillAfter")
+	case d.KeepFor > 0 && !d.Keep:
+		return e, wire.Errorf(CodeInvalidArgument, "OnDisconnect says KeepFor without Keep")
 	case d.Keep:
-		e.OnDisconnect = &wire.OnDisconnect{Policy: wire.Keep}
+		e.OnDisconnect = &wire.OnDisconnect{Policy: wire.Keep, AfterMS: millis(d.KeepFor)}
 	case d.KillAfter > 0:
 		e.OnDisconnect = &wire.OnDisconnect{Policy: wire.KillAfter, AfterMS: millis(d.KillAfter)}
 	}
@@ -92,6 +95,7 @@ type Option func(*options)
 
 type options struct {
 	stdin          io.Reader
+	skip           bool // stdin begins at the command's first byte
 	stdout, stderr io.Writer
 	merged         func(Chunk)
 	keep           int // bytes kept of each stream by Execute

@@ -33,6 +33,7 @@ type double struct {
 	ports     map[string]*memPort
 	workers   map[string]*duplex.End
 	opened    map[string][]byte // exec bodies by channel
+	log       [][]byte          // frames of all workers; replays read it if that is answered
 	keepalive answer
 	// script is run with the worker's end of every channel, before the answer.
 	script func(w *duplex.End, exec *wire.Exec) *wire.Outcome
@@ -129,6 +130,34 @@ func (d *double) Request(ctx context.Context, subject string, data []byte) ([]by
 		err = fmt.Errorf("%w (%w)", wire.Errorf(wire.CodeDeadlineExceeded, "no answer"), context.DeadlineExceeded)
 	}
 	return b, err
+}
+
+// RequestMany answers replays with the log of the test.
+func (d *double) RequestMany(ctx context.Context, subject string, data []byte, next func([]byte, func(string) string) bool) error {
+	if _, err := d.Request(ctx, subject, data); err != nil {
+		return err
+	}
+	var req wire.ReplayRequest
+	if err := wire.DecodeStrict(data, wire.MaxControlBody, &req); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	log := d.log
+	d.mu.Unlock()
+	none := func(string) string { return "" }
+	for req.FromStreamSeq < uint64(len(log)) {
+		if !next(slices.Clone(log[req.FromStreamSeq]), none) {
+			return nil
+		}
+		req.FromStreamSeq++
+	}
+	next(nil, func(h string) string {
+		if h == wire.HeaderNextStreamSeq {
+			return fmt.Sprint(req.FromStreamSeq)
+		}
+		return ""
+	})
+	return nil
 }
 
 func noResponders(context.Context, []byte) ([]byte, error) {
@@ -361,6 +390,9 @@ func (l workerLink) Store(id uint64, frame []byte) error {
 	if w := l.p.peer(); w != nil {
 		w.Stored(id, l.p.stored())
 	}
+	l.p.d.mu.Lock()
+	l.p.d.log = append(l.p.d.log, slices.Clone(frame))
+	l.p.d.mu.Unlock()
 	if l.passes("frame", frame) {
 		frame = slices.Clone(frame)
 		l.p.toClient(func(h duplex.Handler) { h.Frame(frame) })

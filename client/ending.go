@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"time"
 
 	"github.com/weft-fabric/weft/internal/wire"
@@ -17,6 +18,7 @@ const recordGrace = 2 * time.Second
 type endRecord struct {
 	outcome Outcome
 	totals  *wire.Totals
+	attach  uint32 // the newest that took the channel, or tried to
 	// gone: the worker answers and does not know the channel, so it sends nothing more.
 	gone bool
 }
@@ -29,14 +31,14 @@ func (c *Channel) setRecord(rec wire.Channel, gone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.record == nil {
-		c.record = &endRecord{outcome: *rec.Outcome, totals: rec.Totals, gone: gone}
+		c.record = &endRecord{outcome: *rec.Outcome, totals: rec.Totals, attach: rec.Attach, gone: gone}
 		close(c.recorded)
 	}
 }
 
 // awaitEnd waits for EXIT, for a failure, or, once the record says that the
-// channel has ended, until nothing comes any more.
-func (c *Channel) awaitEnd() {
+// channel has ended, until neither the worker nor the log gives anything more.
+func (c *Channel) awaitEnd(ctx context.Context) {
 	select {
 	case <-c.end.Done():
 		return
@@ -44,6 +46,7 @@ func (c *Channel) awaitEnd() {
 	}
 	t := time.NewTicker(recordGrace)
 	defer t.Stop()
+	c.replay(ctx)
 	for before := c.end.Received(); ; {
 		select {
 		case <-c.end.Done():
@@ -51,16 +54,24 @@ func (c *Channel) awaitEnd() {
 		case <-t.C:
 		}
 		now := c.end.Received()
-		if now == before && (c.record.final() || c.starving()) {
-			if t := c.record.totals; t != nil {
-				lost, _ := shortfall(now, *t)
-				c.complete.Store(lost == 0)
-			}
-			c.end.Fail(c.record.failure())
+		switch {
+		case now != before:
+			c.replay(ctx) // there may be room for more now
+			before = now
+		case c.record.final() || c.starving():
+			c.byRecordNow()
 			return
 		}
-		before = now
 	}
+}
+
+// byRecordNow ends the channel with the record: nothing more will come.
+func (c *Channel) byRecordNow() {
+	if t := c.record.totals; t != nil {
+		lost, _ := shortfall(c.end.Received(), *t)
+		c.complete.Store(lost == 0)
+	}
+	c.end.Fail(c.record.failure())
 }
 
 // starving reports whether the caller has taken everything that came, so that
@@ -80,7 +91,7 @@ func (r *endRecord) failure() *wire.Error {
 	layer := LayerOf(r.outcome, nil)
 	switch r.outcome.Kind {
 	case WorkerLost:
-		return endError(CodeChannelEnded, layer, r.outcome, "the worker is lost, and the command with it; output that had not arrived is lost")
+		return endError(CodeChannelEnded, layer, r.outcome, "the worker is lost, and output that had not arrived with it; the command is over on record")
 	case Exited, Signaled:
 		layer = LayerTransport
 	}
@@ -140,6 +151,9 @@ func (c *Channel) byRecord(rec *endRecord) result {
 		return result{out, rec.failure()}
 	}
 	r := c.checked(rec.outcome, *rec.totals)
+	if r.outcome.Kind == DataLost && rec.attach > c.holding.attach && c.holding.attach > 0 {
+		return result{Outcome{Kind: Unknown}, errFenced()}
+	}
 	if r.err != nil && rec.outcome.Kind == WorkerLost {
 		return result{rec.outcome, rec.failure()}
 	}
@@ -156,6 +170,10 @@ func (c *Channel) unseen(err error) result {
 	}
 	switch kind := OutcomeKind(e.Details[detailOutcome]); kind {
 	case LimitExceeded, Stalled:
+		if c.fenced(context.Background()) {
+			// What looked like a breach was meant for the new holder.
+			return result{out, errFenced()}
+		}
 		// The worker knows nothing of it yet.
 		if kind == LimitExceeded {
 			e.Details[detailLayer] = string(LayerWorker)

@@ -142,3 +142,75 @@ func TestExecute_CancelEndsTheProcess(t *testing.T) {
 		}
 	}
 }
+
+// An observer has K_down alone. What it sends under that key, on the right
+// subjects and in the right form, is dropped: neither process nor owner notice.
+func TestC036_ObserverHasNoSay(t *testing.T) {
+	l := realLease(t, Options{})
+	ch, err := l.Open(t.Context(), Command{Argv: []string{"cat"}, Stdin: StdinPipe})
+	if err != nil {
+		t.Fatal(err)
+	}
+	echo := func(text string) {
+		t.Helper()
+		if _, err := io.WriteString(ch, text); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(text))
+		if _, err := io.ReadFull(ch, got); err != nil || string(got) != text {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	echo("before")
+	info, err := l.c.GetChannel(t.Context(), "", ch.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := l.c.placeOf(t.Context(), info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := l.c.askAttach(t.Context(), subjects.APIObserve, at, nil)
+	if err != nil || len(reply.KeyUp) != 0 || reply.Attach != 0 {
+		t.Fatalf("observe: %+v, %v", reply, err)
+	}
+	key := wire.Key(reply.KeyDown)
+	p, err := l.c.openPort(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	buf := append(make([]byte, wire.HeaderSize), "stray"...)
+	frame := wire.NewFrameKey(key, subjects.Up).Seal(buf, wire.Frame{Type: wire.FrameStdin, Attach: 1, Epoch: at.epoch.N, Seq: 2, Offset: 6})
+	var msgs [][]byte
+	for _, r := range []wire.Request{
+		{N: 1 << 40, Verb: wire.VerbSignal, Signal: "KILL"}, {N: 1<<40 + 1, Verb: wire.VerbStop},
+		{N: 1<<40 + 2, Verb: wire.VerbResize, Cols: 80, Rows: 24}, {N: 1<<40 + 3, Verb: wire.VerbDetach},
+	} {
+		b, err := wire.AppendRequest(nil, wire.ControlRequest, at.id, 1, wire.Encode(r), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msgs = append(msgs, b)
+	}
+	credit := wire.State{Kind: wire.ControlCredit, Channel: at.id, Attach: 1, Counter: 1 << 40, FrameLimit: 1 << 40}
+	credit.Streams[wire.Stdout] = wire.Credit{Acked: 1 << 40, Limit: 1 << 41}
+	msgs = append(msgs, credit.Append(nil, key))
+	for range 3 {
+		if err := p.Store(1, frame); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range msgs {
+			if err := p.Control(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		echo("still the owner's")
+	}
+	if err := ch.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := ch.Wait(); !o.Success() || err != nil || ch.Totals().Stdin != 6+3*17 {
+		t.Errorf("Wait: %v, %v, totals %+v", o, err, ch.Totals())
+	}
+}

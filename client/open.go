@@ -66,10 +66,12 @@ func (l *Lease) open(ctx context.Context, exec wire.Exec, o options) (*Channel, 
 	if err != nil {
 		return nil, err
 	}
-	c, err := l.newChannel(ctx, route, exec, o)
+	at := place{id: uuid.New(), lease: l.id, epoch: l.Info().Epoch, routeName: route}
+	c, err := l.c.newChannel(ctx, at, exec.Mode, o)
 	if err != nil {
 		return nil, err
 	}
+	c.stdin = exec.Stdin == StdinPipe && len(exec.StdinData) == 0
 	reply, err := c.request(ctx, body)
 	if err == nil {
 		err = c.bind(reply)
@@ -99,29 +101,38 @@ func (l *Lease) routeName(ctx context.Context) (string, error) {
 	return info.Route, nil
 }
 
+// openPort subscribes to what comes down on a channel.
+func (c *Client) openPort(ctx context.Context, at place) (port, error) {
+	p, err := c.bus.Open(subjects.Channel{
+		Tenant: c.opts.Tenant, Route: at.routeName, Lease: at.lease, Channel: at.id.String(),
+	})
+	return p, typed(ctx, "opening the channel", err)
+}
+
 // newChannel makes the local half: subscribed, and ready for frames that come
 // before the answer.
-func (l *Lease) newChannel(ctx context.Context, routeName string, exec wire.Exec, o options) (*Channel, error) {
-	info := l.Info()
-	id := uuid.New()
-	p, err := l.c.bus.Open(subjects.Channel{
-		Tenant: l.c.opts.Tenant, Route: routeName, Lease: l.id, Channel: id.String(),
-	})
+func (c *Client) newChannel(ctx context.Context, at place, mode wire.Mode, o options) (*Channel, error) {
+	p, err := c.openPort(ctx, at)
 	if err != nil {
-		return nil, typed(ctx, "opening the channel", err)
+		return nil, err
 	}
-	c := &Channel{
-		c: l.c, lease: l.id, epoch: info.Epoch, routeName: routeName, opts: o, port: p,
-		id: id, mode: exec.Mode, stdin: exec.Stdin == StdinPipe && len(exec.StdinData) == 0,
+	return c.onPort(p, at, mode, o)
+}
+
+// onPort makes the local half of a channel on a port, which it owns.
+func (c *Client) onPort(p port, at place, mode wire.Mode, o options) (*Channel, error) {
+	ch := &Channel{
+		place: at, c: c, mode: mode, opts: o, port: p,
 		recorded: make(chan struct{}), done: make(chan struct{}),
 	}
-	c.end = duplex.New(duplex.Config{Side: duplex.Client, Channel: id, Epoch: info.Epoch.N, Link: p})
-	p.Bind(c.end)
-	if !l.c.hold(c) {
+	ch.end = duplex.New(duplex.Config{Side: duplex.Client, Channel: at.id, Epoch: at.epoch.N, Link: p})
+	p.Bind(ch.end)
+	if !c.hold(ch) {
+		ch.end.Close()
 		p.Close()
 		return nil, errClosed()
 	}
-	return c, nil
+	return ch, nil
 }
 
 // hold makes the client close what the channel holds; false after Close.
@@ -219,8 +230,9 @@ func (c *Channel) bind(r wire.OpenReply) error {
 	if r.Outcome != nil && r.Outcome.Kind == StartFailed {
 		c.setRecord(wire.Channel{Outcome: r.Outcome, Totals: &wire.Totals{}}, false)
 	}
+	c.holding = holding{attach: r.Attach, keyUp: wire.Key(r.KeyUp), keyDown: wire.Key(r.KeyDown)}
 	c.end.Start(duplex.Grant{
-		Attach: r.Attach, KeyUp: wire.Key(r.KeyUp), KeyDown: wire.Key(r.KeyDown),
+		Attach: r.Attach, KeyUp: c.holding.keyUp, KeyDown: c.holding.keyDown,
 		Credit: [4]uint64{wire.Stdin: r.Credit.Stdin}, Frames: r.Credit.FrameLimit,
 	})
 	c.startPumps()

@@ -39,6 +39,9 @@ type Options struct {
 	// RequestTimeout bounds every request to the coordinators, repeats included;
 	// default 10 s. It does not bound how long a command runs.
 	RequestTimeout time.Duration
+	// Ping is how often a silent server is asked whether it is there; after two
+	// unanswered questions the connection counts as lost. Default 2 s.
+	Ping time.Duration
 	// GiveUpAfter ends the channels of a client whose connection has been down
 	// for so long, with outcome unknown. 0: they wait for the connection's return.
 	GiveUpAfter time.Duration
@@ -91,7 +94,7 @@ func (o Options) check() error {
 	if err := wire.CheckTenant(o.Tenant); err != nil {
 		return err
 	}
-	if o.RequestTimeout < 0 || o.GiveUpAfter < 0 {
+	if min(o.RequestTimeout, o.GiveUpAfter, o.Ping) < 0 {
 		return wire.Errorf(CodeInvalidArgument, "a time limit of the client is negative")
 	}
 	return nil
@@ -101,7 +104,7 @@ func (o Options) check() error {
 func (o Options) bus(c *Client) natsbus.Options {
 	b := natsbus.Options{
 		URL: o.URL, Auth: o.Auth, TLS: o.TLS, Name: o.Name, InboxPrefix: o.InboxPrefix,
-		Log: o.Log, Wait: connectWait, OnUp: c.onUp, OnDown: c.onDown,
+		Log: o.Log, Wait: connectWait, Ping: o.Ping, OnUp: c.onUp, OnDown: c.onDown,
 	}
 	if o.InProcess != nil {
 		b.InProcess = o.InProcess

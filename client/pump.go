@@ -108,6 +108,9 @@ func (c *Channel) pumpMerged(f func(Chunk)) {
 
 // pumpIn sends r and then the end of the input.
 func (c *Channel) pumpIn(r io.Reader) {
+	if c.opts.skip && !c.skipIn(r) {
+		return
+	}
 	buf := make([]byte, 32<<10)
 	for {
 		var n int
@@ -129,4 +132,20 @@ func (c *Channel) pumpIn(r io.Reader) {
 			return
 		}
 	}
+}
+
+// skipIn reads what the worker has taken already before this client came. It
+// reports false when r fails or ends before.
+func (c *Channel) skipIn(r io.Reader) bool {
+	var n int64
+	err := guarded(func() (err error) {
+		n, err = io.CopyN(io.Discard, r, c.holding.at.Stdin)
+		return err
+	})
+	if err == nil {
+		return true
+	}
+	c.note(fmt.Errorf("client: reading standard input: after %d bytes, of which the worker has taken %d before: %w", n, c.holding.at.Stdin, err))
+	c.end.CloseStream(wire.Stdin)
+	return false
 }

@@ -117,7 +117,7 @@ func (r *route) beat(ctx context.Context) bool {
 		}
 		gone = append(gone, unknown...)
 	}
-	if r.silent {
+	if r.silent && ctx.Err() == nil && r.c.bus.Up() {
 		r.silent, r.lost = false, false
 		r.c.notify(Notice{Kind: WorkerBack, Route: r.name, Text: "the worker answers again"})
 	}
@@ -195,6 +195,6 @@ func (r *route) ask(ctx context.Context, channels []*Channel, gone bool) bool {
 func (r *route) tellLost(o *Outcome) {
 	if o != nil && o.Kind == WorkerLost && !r.lost {
 		r.lost = true
-		r.c.notify(Notice{Kind: WorkerGone, Route: r.name, Text: "the worker is lost; the coordinators have ended its commands"})
+		r.c.notify(Notice{Kind: WorkerGone, Route: r.name, Text: "the worker is lost; its commands are over on record, and may run on there until it restarts"})
 	}
 }

@@ -23,6 +23,9 @@ func run(ctx context.Context, f flags, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if f.lostAfter < coordinator.MinWorkerLostAfter {
+		return wire.Errorf(wire.CodeInvalidArgument, "--worker-lost-after is %s; it is at least %s, which it takes to suspect and ask a worker", f.lostAfter, coordinator.MinWorkerLostAfter)
+	}
 	if !f.embed {
 		o, err := f.nats()
 		if err != nil {

@@ -98,7 +98,7 @@ process. weft up does so for other terminals.`,
 	root.SetErr(sys.Stderr)
 	root.PersistentFlags().StringVar(&a.logLevel, "log-level", "", "what weft logs on standard error: debug, info, warn, error (default: nothing; up: info)")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(a.run(), a.up(), a.exec(), a.open(), a.lease(), a.worker(), a.version())
+	root.AddCommand(a.run(), a.up(), a.exec(), a.open(), a.attach(), a.channel(), a.lease(), a.worker(), a.version())
 	return root
 }
 

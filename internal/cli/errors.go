@@ -62,7 +62,7 @@ func explain(name string, o client.Outcome) string {
 	case client.LeaseExpired, client.LeaseReleased, client.LeaseLost:
 		return fmt.Sprintf("the command was ended with its lease (%s); acquire a new one", o.Kind)
 	case client.WorkerLost:
-		return "the worker is lost, and the command with it; run it again when another worker is there"
+		return "the worker is lost; the command is over on record, and may run on there until the worker restarts; run it again when another worker is there"
 	case client.WorkerDrained:
 		return "the command was ended: its worker is stopping; run it again on another"
 	case client.Revoked:

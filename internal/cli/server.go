@@ -71,7 +71,11 @@ func (a *app) target(f connFlags) (*target, error) {
 	if name != "" {
 		return a.natsContext(name, f)
 	}
-	return a.running()
+	t, err := a.running()
+	if t != nil && f.creds != "" {
+		return nil, refused("--creds is for a server that you name with --server or a context; your running server is used with its own token")
+	}
+	return t, err
 }
 
 // running is the user's own weft up, if there is one.

@@ -53,6 +53,15 @@ func (n *notices) close() {
 // returns what its end means for the exit status. dead tells of the end of a
 // stack of ours and may be nil.
 func (a *app) stream(t *attendant, lease *client.Lease, cmd client.Command, f commandFlags, dead <-chan struct{}) error {
+	ch, err := lease.Open(t.setup, cmd, a.streams(t, f)...)
+	if err != nil {
+		return interrupted(t.setup, err)
+	}
+	return a.serve(t, ch, cmd.Argv[0], f.quiet, dead)
+}
+
+// streams are the options that connect a channel with ours.
+func (a *app) streams(t *attendant, f commandFlags) []client.Option {
 	opts := []client.Option{
 		client.WithStdout(&outlet{w: a.sys.Stdout, first: t.begin, pipe: t.pipe}),
 		client.WithStderr(&outlet{w: a.sys.Stderr, first: t.begin, pipe: t.pipe}),
@@ -60,10 +69,11 @@ func (a *app) stream(t *attendant, lease *client.Lease, cmd client.Command, f co
 	if !f.noStdin {
 		opts = append(opts, client.WithStdin(a.sys.Stdin))
 	}
-	ch, err := lease.Open(t.setup, cmd, opts...)
-	if err != nil {
-		return interrupted(t.setup, err)
-	}
+	return opts
+}
+
+// serve waits for the end of a channel, as stream does.
+func (a *app) serve(t *attendant, ch *client.Channel, name string, quiet bool, dead <-chan struct{}) error {
 	t.running(ch)
 	select {
 	case <-ch.Done():
@@ -73,13 +83,13 @@ func (a *app) stream(t *attendant, lease *client.Lease, cmd client.Command, f co
 		return &exit{code: wire.ExitLost, err: wire.Errorf(wire.CodeUnavailable, "the stack of this weft has failed; --log-level warn tells more")}
 	}
 	o, err := ch.WaitContext(context.Background())
-	if o.Drain == wire.DrainHeld && !f.quiet {
+	if o.Drain == wire.DrainHeld && !quiet {
 		say(a.sys.Stderr, "a background process of the command held its output open and was ended; output of it may be cut off")
 	}
 	if sig := t.signalled(); sig != nil {
 		return sig
 	}
-	return verdict(cmd.Argv[0], o, err)
+	return verdict(name, o, err)
 }
 
 // verdict is the error, or nil, that carries the exit status and what to say.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/weft-fabric/weft/internal/coordinator"
 	"github.com/weft-fabric/weft/internal/fabric"
 	"github.com/weft-fabric/weft/internal/wire"
 )
@@ -62,8 +64,14 @@ func (a *app) runUp(ctx context.Context, f upFlags) error {
 	if f.listen == "" {
 		return refused("--listen is empty; give host:port, port 0 for any free one")
 	}
+	if f.lostAfter != 0 && f.lostAfter < coordinator.MinWorkerLostAfter {
+		return refused("--worker-lost-after is %s; it is at least %s, which it takes to suspect and ask a worker", f.lostAfter, coordinator.MinWorkerLostAfter)
+	}
 	ctx, stop := a.interruptible(ctx)
 	defer stop()
+	// A log line to a pipe without a reader is to fail, not to end weft before it
+	// has cleaned up.
+	defer a.sys.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)()
 	stack, err := fabric.Start(ctx, fabric.Options{
 		Listen: f.listen, Dir: f.dir, RuntimeDir: a.sys.RuntimeDir, Tenants: f.tenants,
 		WorkerLostAfter: f.lostAfter, Log: log,

@@ -22,12 +22,15 @@ type bucket[T any] struct {
 	cas    cas
 	decode func([]byte) (T, error)
 	// changed is called, without the lock, for every newer version of a record;
-	// old is the version before, zero if there was none. It is set before the
-	// table is used.
+	// old is the version before, zero if there was none. The calls come one after
+	// the other and in the order of a record's revisions, whoever brings them, and
+	// before apply returns. It must not wait or write. It is set before the table
+	// is used.
 	changed func(key string, old, rec T)
 
 	mu      sync.Mutex
 	table   map[string]entry[T]
+	told    chan struct{}            // closed when the newest call of changed has returned
 	seen    uint64                   // highest revision taken from the watch
 	waiters map[string]chan struct{} // closed when the key changes
 }
@@ -114,18 +117,29 @@ func (b *bucket[T]) modify(ctx context.Context, key string, f func(T) (T, error)
 func (b *bucket[T]) apply(key string, rec T, rev uint64) {
 	b.mu.Lock()
 	old := b.table[key]
-	newer := old.rev < rev
-	if newer {
-		b.table[key] = entry[T]{rec, rev}
-		if w, ok := b.waiters[key]; ok {
-			close(w)
-			delete(b.waiters, key)
-		}
+	if old.rev >= rev {
+		b.mu.Unlock()
+		return
 	}
+	b.table[key] = entry[T]{rec, rev}
+	if w, ok := b.waiters[key]; ok {
+		close(w)
+		delete(b.waiters, key)
+	}
+	if b.changed == nil {
+		b.mu.Unlock()
+		return
+	}
+	// Its turn is taken with the lock held, so that turns are in the order of the
+	// table's changes; the call itself is made without it.
+	before, mine := b.told, make(chan struct{})
+	b.told = mine
 	b.mu.Unlock()
-	if newer && b.changed != nil {
-		b.changed(key, old.rec, rec)
+	defer close(mine)
+	if before != nil {
+		<-before
 	}
+	b.changed(key, old.rec, rec)
 }
 
 // forget drops a record from the table, unless it has changed since e was seen.

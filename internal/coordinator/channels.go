@@ -24,6 +24,7 @@ type channels struct {
 	leases   *leases
 	fleet    *fleet
 	orders   *orders
+	logs     *logs
 	limits   Limits
 	disabled []string // plugins
 	later    *crew    // work that goes on after an answer
@@ -59,7 +60,7 @@ func (c *channels) open(mode wire.Mode) func(context.Context, subjects.Subject, 
 		defer c.unclaim(o.key)
 		l, err := gate.Check(c.input(ctx, &o))
 		if err != nil {
-			return nil, c.unknownWorker(ctx, o, err)
+			return nil, c.unknownWorker(ctx, o.tenant, o.req.Lease, err)
 		}
 		if o.repeat != nil {
 			return c.again(ctx, *o.repeat, o)
@@ -87,17 +88,24 @@ func (c *channels) open(mode wire.Mode) func(context.Context, subjects.Subject, 
 
 // input gathers what checks 1 to 8 ask for, each when it is asked for.
 func (c *channels) input(ctx context.Context, o *opening) gate.Input {
+	in := c.facts(ctx, o.tenant, o.req.Lease, o.req.Epoch)
+	in.Mode, in.Arguments = o.mode, o.check
+	in.Quota = func(lease.Record) error { return c.quota(o) }
+	return in
+}
+
+// facts is what checks 2 to 7 ask for, of a duplex channel.
+func (c *channels) facts(ctx context.Context, tenant, leaseID string, epoch wire.Epoch) gate.Input {
 	return gate.Input{
-		Mode: o.mode, Tenant: o.tenant, Epoch: o.req.Epoch, Now: time.Now(),
-		Arguments: o.check,
+		Mode: wire.ModeDuplex, Tenant: tenant, Epoch: epoch, Now: time.Now(),
 		Lease: func() (*lease.Record, error) {
-			e, err := c.leases.find(ctx, o.tenant, o.req.Lease)
+			e, err := c.leases.find(ctx, tenant, leaseID)
 			if err != nil {
 				return nil, err
 			}
-			if e.rec.CheckUse(time.Now(), o.req.Epoch) != nil {
+			if e.rec.CheckUse(time.Now(), epoch) != nil {
 				// Perhaps only the table is behind.
-				fresh, ok, err := c.store.leases.load(ctx, leaseKey(o.tenant, o.req.Lease))
+				fresh, ok, err := c.store.leases.load(ctx, leaseKey(tenant, leaseID))
 				if err != nil {
 					return nil, err
 				}
@@ -111,7 +119,6 @@ func (c *channels) input(ctx context.Context, o *opening) gate.Input {
 		Driver:     c.driver,
 		Capability: c.capability,
 		Disabled:   func(plugin string) bool { return slices.Contains(c.disabled, plugin) },
-		Quota:      func(lease.Record) error { return c.quota(o) },
 	}
 }
 
@@ -123,8 +130,8 @@ func (o *opening) check() error {
 	if err := wire.CheckChannelID(o.req.Channel); err != nil {
 		return err
 	}
-	if credit := o.req.Credit; min(credit.Stdout, credit.Stderr, credit.FrameLimit) == 0 {
-		return wire.Errorf(wire.CodeInvalidArgument, "credit has a limit of 0, with which nothing could be sent")
+	if err := checkCredit(o.req.Credit); err != nil {
+		return err
 	}
 	e, err := wire.DecodeExec(o.req.Body)
 	if err != nil {
@@ -132,6 +139,13 @@ func (o *opening) check() error {
 	}
 	if e.Mode != o.mode {
 		return wire.Errorf(wire.CodeInvalidArgument, "mode is %q in a request for %q", e.Mode, o.mode)
+	}
+	return nil
+}
+
+func checkCredit(c wire.DownCredit) error {
+	if min(c.Stdout, c.Stderr, c.FrameLimit) == 0 {
+		return wire.Errorf(wire.CodeInvalidArgument, "credit has a limit of 0, with which nothing could be sent")
 	}
 	return nil
 }
@@ -146,11 +160,11 @@ func (c *channels) introduce(ctx context.Context, p lease.Place) {
 
 // unknownWorker turns the refusal of check 4 into that of check 10 when its
 // reason is that the worker is gone and nothing of it is known.
-func (c *channels) unknownWorker(ctx context.Context, o opening, err error) error {
+func (c *channels) unknownWorker(ctx context.Context, tenant, leaseID string, err error) error {
 	if wire.CodeOf(err) != wire.CodeDriverNotRegistered {
 		return err
 	}
-	e, findErr := c.leases.find(ctx, o.tenant, o.req.Lease)
+	e, findErr := c.leases.find(ctx, tenant, leaseID)
 	if findErr == nil && c.fleet.instance(e.rec.Place.Worker, "") == "" {
 		return gate.WorkerNotRunning()
 	}
@@ -206,9 +220,19 @@ func (c *channels) quota(o *opening) error {
 		return gate.RouteBusy(c.limits.ChannelsPerLease)
 	case ofTenant >= c.limits.ChannelsPerTenant:
 		return gate.QuotaExceeded("channels", int64(c.limits.ChannelsPerTenant))
+	case !c.logs.room(o.tenant, int64(ofTenant+1)*c.limits.ChannelLogBytes):
+		return gate.LogFull()
 	}
 	c.claims[o.key] = channel.Record{Tenant: o.tenant, Lease: o.req.Lease}
 	return nil
+}
+
+// atWork reports whether this coordinator has an open of a channel on its way.
+func (c *channels) atWork(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, claimed := c.claims[key]
+	return claimed
 }
 
 func (c *channels) unclaim(key string) {

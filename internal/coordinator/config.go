@@ -37,6 +37,7 @@ type Limits struct {
 	Workers           int           // 10,000 in the registry
 	Requests          int           // 256 at work at once, of tenants and of workers each
 	LogBytes          int64         // of each tenant's log stream; 0: 1 GiB, less if the server has no room
+	ChannelLogBytes   int64         // 512 KiB of the log reserved for each channel that has not ended
 	Open              time.Duration // 10 s from the request to its answer
 	Bind              time.Duration // 60 s until a lease that is being granted fails
 	LeaseLife         time.Duration // 7 days
@@ -50,11 +51,15 @@ const (
 	purgeAfter   = 10 * time.Minute // after a channel's end
 )
 
+// MinWorkerLostAfter is the least Config.WorkerLostAfter: a worker is first
+// suspected and asked. Less is taken as this.
+const MinWorkerLostAfter = missedBeats*beatPeriod + probeTimeout
+
 func (c Config) withDefaults() Config {
 	def(&c.Name, "coordinator")
 	def(&c.Replicas, 1)
 	def(&c.WorkerLostAfter, time.Minute)
-	c.WorkerLostAfter = max(c.WorkerLostAfter, missedBeats*beatPeriod+probeTimeout)
+	c.WorkerLostAfter = max(c.WorkerLostAfter, MinWorkerLostAfter)
 	if len(c.Tenants) == 0 {
 		c.Tenants = []string{"default"}
 	}
@@ -64,6 +69,7 @@ func (c Config) withDefaults() Config {
 	def(&l.LeasesPerTenant, 1000)
 	def(&l.Workers, 10_000)
 	def(&l.Requests, 256)
+	def(&l.ChannelLogBytes, 512<<10)
 	def(&l.Open, 10*time.Second)
 	def(&l.Bind, time.Minute)
 	def(&l.LeaseLife, 7*24*time.Hour)
@@ -85,7 +91,7 @@ func (c Config) check() error {
 	}
 	l := c.Limits
 	if min(l.ChannelsPerLease, l.ChannelsPerTenant, l.LeasesPerTenant, l.Workers, l.Requests, c.Replicas) < 1 ||
-		min(l.Open, l.Bind, l.LeaseLife) <= 0 || (l.LogBytes != 0 && l.LogBytes < 1<<20) {
+		min(l.Open, l.Bind, l.LeaseLife) <= 0 || (l.LogBytes != 0 && l.LogBytes < 1<<20) || l.ChannelLogBytes < 1 {
 		return wire.Errorf(wire.CodeInvalidArgument, "a limit is below its least value (1; a log 1 MiB)")
 	}
 	return nil
@@ -106,6 +112,7 @@ func (l Limits) info() map[string]int64 {
 		"argv": wire.MaxArgv, "argBytes": wire.MaxArg, "env": wire.MaxEnv,
 		"channelsPerLease": int64(l.ChannelsPerLease), "channelsPerTenant": int64(l.ChannelsPerTenant),
 		"leasesPerTenant": int64(l.LeasesPerTenant), "workers": int64(l.Workers), "logBytes": l.logSizes()[0],
+		"channelLogBytes": l.ChannelLogBytes, "replayBytes": wire.MaxReplay,
 		"openMs": l.Open.Milliseconds(), "bindMs": l.Bind.Milliseconds(), "leaseLifeMs": l.LeaseLife.Milliseconds(),
 	}
 }

@@ -51,6 +51,8 @@ type parts struct {
 	channels *channels
 	service  *service
 	janitor  *janitor
+	keeper   *keeper
+	replays  [2]*crew // of tenants, of workers
 	crews    []*crew
 	logAgain chan struct{}
 }
@@ -132,11 +134,14 @@ func (c *Coordinator) build(ctx context.Context, bus *natsbus.Conn, log zerolog.
 	p.store.leases.changed = p.leases.changed
 	later := newCrew(cfg.Limits.Requests)
 	p.channels = &channels{
-		store: p.store, leases: p.leases, fleet: p.fleet, orders: o, limits: cfg.Limits,
+		store: p.store, leases: p.leases, fleet: p.fleet, orders: o, logs: p.logs, limits: cfg.Limits,
 		disabled: cfg.DisabledPlugins, later: later, log: log, claims: map[string]channel.Record{},
 	}
 	tenants, workers := newCrew(cfg.Limits.Requests), newCrew(cfg.Limits.Requests)
-	p.crews = []*crew{tenants, workers, later}
+	for i := range p.replays {
+		p.replays[i] = newCrew(min(replaysAtOnce, cfg.Limits.Requests))
+	}
+	p.crews = []*crew{tenants, workers, p.replays[0], p.replays[1], later}
 	p.service = &service{
 		nc: nc, name: cfg.Name, log: log, add: micro.AddService, tenants: map[string]bool{},
 		endpoints: p.endpoints(cfg, tenants, workers),
@@ -145,6 +150,7 @@ func (c *Coordinator) build(ctx context.Context, bus *natsbus.Conn, log zerolog.
 		p.service.tenants[t] = true
 	}
 	p.janitor = &janitor{store: p.store, leases: p.leases, channels: p.channels, fleet: p.fleet, logs: p.logs, log: log}
+	p.keeper = newKeeper(p.store, p.logs, log)
 	return p, nil
 }
 
@@ -175,6 +181,8 @@ func (p *parts) endpoints(cfg Config, tenants, workers *crew) []endpoint {
 		{subjects.APIRelease, releaseTimeout, l.release},
 		{subjects.APIOpen, cfg.Limits.Open, ch.open(wire.ModeDuplex)},
 		{subjects.APIExecute, cfg.Limits.Open, ch.open(wire.ModeExecute)},
+		{subjects.APIAttach, cfg.Limits.Open, ch.attach},
+		{subjects.APIObserve, askTimeout, ch.observe},
 		{subjects.APIChannel, askTimeout, ch.get},
 		{subjects.APIChannels, askTimeout, ch.list},
 		{subjects.APIKill, askTimeout, ch.kill},
@@ -182,12 +190,14 @@ func (p *parts) endpoints(cfg Config, tenants, workers *crew) []endpoint {
 	} {
 		add(tenants, "api", e.verb, subjects.APIs(e.verb), e.timeout, e.h)
 	}
+	add(p.replays[0], "rp", subjects.WRReplay, subjects.Replay("*"), askTimeout, ch.replay)
 	add(tenants, "op", subjects.OpWorkers, subjects.Operator(subjects.OpWorkers), askTimeout, p.fleet.workers)
 	add(tenants, "op", subjects.OpLeases, subjects.Operator(subjects.OpLeases), askTimeout, l.list)
 	add(tenants, "op", subjects.OpChannels, subjects.Operator(subjects.OpChannels), askTimeout, ch.list)
 	add(workers, "wr", subjects.WRRegister, subjects.ToCoordinators(subjects.WRRegister), askTimeout, p.fleet.register)
 	add(workers, "wr", subjects.WRRenew, subjects.ToCoordinators(subjects.WRRenew), askTimeout, l.renewBusy)
 	add(workers, "wr", subjects.WREnded, subjects.ToCoordinators(subjects.WREnded), askTimeout, ch.ended)
+	add(p.replays[1], "wr", subjects.WRReplay, subjects.ToCoordinators(subjects.WRReplay), askTimeout, ch.replayOwn)
 	return out
 }
 
@@ -216,6 +226,7 @@ func (c *Coordinator) serve(ctx context.Context, p *parts, beats *natsbus.Conn) 
 	wg.Go(func() { p.fleet.run(ctx) })
 	wg.Go(func() { p.logs.run(ctx, p.logAgain) })
 	wg.Go(func() { p.janitor.run(ctx) })
+	wg.Go(func() { p.keeper.run(ctx) })
 	up := sync.OnceFunc(func() { close(c.ready) })
 	p.service.run(ctx, up)
 	// The service takes no more; what it took may finish.

@@ -29,7 +29,7 @@ type fleet struct {
 	name      string
 	lostAfter time.Duration
 	log       zerolog.Logger
-	adopted   func(worker string) []string // leases on record for a worker
+	adopted   func(worker string) []string // leases on record for a worker; called with mu held
 	ask       *crew
 
 	mu      sync.Mutex // guards what follows; nothing waits under it
@@ -168,10 +168,11 @@ func (f *fleet) register(ctx context.Context, to subjects.Subject, body []byte) 
 		return nil, err
 	}
 	at := registry.Target{Worker: req.Worker, Instance: req.Instance}
-	leases := f.adopted(req.Worker)
 	f.with(func(t *registry.Table, _ time.Time) {
 		delete(f.orphans, at)
-		for _, id := range leases {
+		// Read here, not before: a lease that ends meanwhile gives its slot back
+		// after this, and not before it is taken.
+		for _, id := range f.adopted(req.Worker) {
 			t.Adopt(at, id)
 		}
 	})
@@ -227,6 +228,15 @@ func (f *fleet) instance(worker, otherwise string) (id string) {
 	return id
 }
 
+// live reports whether the very instance is heard.
+func (f *fleet) live(at registry.Target) (ok bool) {
+	f.with(func(t *registry.Table, now time.Time) {
+		w, known := t.View(now, at.Worker)
+		ok = known && w.Instance == at.Instance && (w.State == registry.StateLive || w.State == registry.StateDraining)
+	})
+	return ok
+}
+
 // lost says which of the instances on record may be written lost, and why. An
 // instance that this coordinator never heard of, because it started later, is
 // lost when it has been silent that long before this coordinator's own ears.
@@ -262,7 +272,7 @@ func (f *fleet) workers(_ context.Context, _ subjects.Subject, body []byte) (any
 	if err := decodeList(body, &wire.ListRequest{}); err != nil {
 		return nil, err
 	}
-	var list wire.WorkerList
-	f.with(func(t *registry.Table, now time.Time) { list.Workers = t.List(now) })
+	list := wire.WorkerList{Workers: []wire.Worker{}}
+	f.with(func(t *registry.Table, now time.Time) { list.Workers = append(list.Workers, t.List(now)...) })
 	return list, nil
 }

@@ -2,6 +2,8 @@ package coordinator
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -20,8 +22,16 @@ const (
 	janitorBatch = 100 // records of one kind per round
 )
 
+// Which ended leases are listed: those of the last days, as many as bear being
+// kept in memory.
+const (
+	leasesListed    = 7 * 24 * time.Hour
+	maxLeasesListed = 5000
+)
+
 // janitor carries out what time brings: lost workers, grants that came to
-// nothing, teardowns to try again, logs of ended channels.
+// nothing, teardowns to try again, channels on record that nobody else will end,
+// logs of ended channels.
 type janitor struct {
 	store    *store
 	leases   *leases
@@ -39,6 +49,8 @@ func (j *janitor) run(ctx context.Context) {
 		case <-tick.C:
 			j.lost(ctx)
 			j.unfinished(ctx)
+			j.unopened(ctx)
+			j.leftBehind(ctx)
 			j.old(ctx)
 		case <-ctx.Done():
 			return
@@ -89,12 +101,18 @@ func channelTarget(r channel.Record) registry.Target {
 // lostChannel ends a channel with the EXIT that its log ends with, or else as
 // worker_lost.
 func (j *janitor) lostChannel(ctx context.Context, r channel.Record) {
+	j.endAs(ctx, r, wire.WorkerLost)
+}
+
+// endAs ends a channel with the EXIT that its log ends with, or else as kind.
+func (j *janitor) endAs(ctx context.Context, r channel.Record, kind wire.OutcomeKind) {
 	exit, err := j.logs.exit(ctx, logChannel(r), r.Secret)
 	if err != nil {
-		j.log.Warn().Err(err).Str("channel", r.ID.String()).Msg("the log cannot be read; the end of a lost channel is not recorded yet")
+		j.log.Warn().Err(err).Str("channel", r.ID.String()).Stringer("outcome", wire.Outcome{Kind: kind}).
+			Msg("the log cannot be read; the end of a channel is not recorded yet")
 		return
 	}
-	outcome, totals := wire.Outcome{Kind: wire.WorkerLost}, (*wire.Totals)(nil)
+	outcome, totals := wire.Outcome{Kind: kind}, (*wire.Totals)(nil)
 	if exit != nil && knownOutcome(exit.Outcome) {
 		outcome, totals = clean(exit.Outcome), &exit.Totals
 	}
@@ -105,7 +123,7 @@ func (j *janitor) lostChannel(ctx context.Context, r channel.Record) {
 		}
 		return next, nil
 	})
-	j.log.Info().AnErr("failed", err).Str("channel", r.ID.String()).Str("worker", r.Home.Worker).Stringer("outcome", outcome).Msg("channel of a lost worker ended")
+	j.log.Info().AnErr("failed", err).Str("channel", r.ID.String()).Str("worker", r.Home.Worker).Stringer("outcome", outcome).Msg("a channel that its worker did not end was ended")
 }
 
 func logChannel(r channel.Record) subjects.Channel {
@@ -158,7 +176,8 @@ func (j *janitor) unfinished(ctx context.Context) {
 	}
 }
 
-// old drops what ended long ago from memory, and from the log.
+// old drops what ended long ago from memory, and channels from the log, where
+// nobody reads them any more.
 func (j *janitor) old(ctx context.Context) {
 	before := time.Now().Add(-purgeAfter)
 	for key, e := range firstOf(j.store.channels.all(func(_ string, r channel.Record) bool {
@@ -173,10 +192,33 @@ func (j *janitor) old(ctx context.Context) {
 		}
 		j.store.channels.forget(key, e.rev)
 	}
-	for key, e := range j.store.leases.all(func(_ string, r lease.Record) bool {
-		return r.State.Ended() && r.Times.Ended.Before(before)
-	}) {
-		j.store.leases.forget(key, e.rev)
+	j.oldLeases(before)
+}
+
+// oldLeases drops ended leases from memory, and so from the lists: what ended
+// long ago and, of what ended before the time given, all but the newest.
+func (j *janitor) oldLeases(before time.Time) {
+	longAgo, past, many := time.Now().Add(-leasesListed), 0, 0
+	ended := func(r lease.Record, t time.Time) bool { return r.State.Ended() && r.Times.Ended.Before(t) }
+	j.store.leases.count(func(_ string, r lease.Record) bool {
+		if ended(r, before) {
+			many++
+		}
+		if ended(r, longAgo) {
+			past++
+		}
+		return false
+	})
+	drop := max(past, many-maxLeasesListed)
+	if drop <= 0 {
+		return
+	}
+	found := j.store.leases.all(func(_ string, r lease.Record) bool { return ended(r, before) })
+	oldest := slices.SortedFunc(maps.Keys(found), func(a, b string) int {
+		return found[a].rec.Times.Ended.Compare(found[b].rec.Times.Ended)
+	})
+	for _, key := range oldest[:min(drop, len(oldest))] {
+		j.store.leases.forget(key, found[key].rev)
 	}
 }
 

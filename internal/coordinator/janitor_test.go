@@ -16,10 +16,14 @@ import (
 )
 
 // parts builds the parts of a coordinator that does not run.
-func (r *rig) parts() *parts {
+func (r *rig) parts(change ...func(*Config)) *parts {
 	r.t.Helper()
 	o := natsbus.Options{URL: r.srv.URL(), Auth: natsbus.Auth{Token: r.srv.Token()}}
-	c, err := New(Config{NATS: o, Limits: Limits{LogBytes: 64 << 20}})
+	cfg := Config{NATS: o, Limits: Limits{LogBytes: 64 << 20}, Log: zerolog.Nop()}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c, err := New(cfg)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -28,7 +32,7 @@ func (r *rig) parts() *parts {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(bus.Close)
-	p, err := c.build(r.t.Context(), bus, zerolog.Nop())
+	p, err := c.build(r.t.Context(), bus, cfg.Log)
 	if err != nil {
 		r.t.Fatal(err)
 	}

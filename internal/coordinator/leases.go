@@ -28,6 +28,8 @@ type leases struct {
 	one     locks // by key: one acquire of an idempotency key at a time
 	mu      sync.Mutex
 	renewed map[string]time.Time // by key; later than what the record says
+	// unwritten is when the last renewal of a worker could not be written.
+	unwritten time.Time
 }
 
 func leaseKey(tenant, id string) string { return tenant + "." + id }
@@ -169,8 +171,32 @@ func (l *leases) extend(ctx context.Context, tenant, id string, epoch *wire.Epoc
 	if now.Sub(e.rec.Times.Renewed) < renewStored {
 		return next, nil
 	}
-	out, _, err := l.store.leases.modify(ctx, key, func(r lease.Record) (lease.Record, error) { return r.Renew(now, epoch) })
+	if by != nil && l.away(now) {
+		return next, nil
+	}
+	out, found, err := l.store.leases.modify(ctx, key, func(r lease.Record) (lease.Record, error) { return r.Renew(now, epoch) })
+	switch {
+	case by != nil && wire.CodeOf(err) == wire.CodeUnavailable:
+		// What runs goes on: without the store nobody can end the lease on record
+		// either, and the worker itself says that it is in use.
+		l.mu.Lock()
+		l.unwritten = now
+		l.mu.Unlock()
+		return next, nil
+	case err == nil && !found:
+		return e.rec, lease.NotFound()
+	}
 	return out.rec, err
+}
+
+// storeAway is for how long renewals of workers are kept in memory only after
+// one could not be written: each try would hold up the rest of its batch.
+const storeAway = 10 * time.Second
+
+func (l *leases) away(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return now.Sub(l.unwritten) < storeAway
 }
 
 // release is api release. The record is written first; a sandbox whose worker

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -28,6 +29,9 @@ type logs struct {
 	replicas int
 	sizes    []int64 // acceptable, the wanted one first
 	log      zerolog.Logger
+
+	mu  sync.Mutex
+	use map[string]logUse // by tenant, as last seen
 }
 
 func (l *logs) config(tenant string) jetstream.StreamConfig {
@@ -73,6 +77,7 @@ func (l *logs) ensure(ctx context.Context, tenant string) error {
 	if slices.Contains(l.sizes, have.MaxBytes) {
 		want.MaxBytes = have.MaxBytes
 	}
+	l.note(tenant, logUse{int64(st.CachedInfo().State.Bytes), have.MaxBytes})
 	if logSame(have, want) {
 		return nil
 	}
@@ -89,6 +94,7 @@ func (l *logs) make(ctx context.Context, tenant string, want jetstream.StreamCon
 	for _, want.MaxBytes = range l.sizes {
 		_, err := l.js.CreateStream(ctx, want)
 		if err == nil {
+			l.note(tenant, logUse{0, want.MaxBytes})
 			l.log.Info().Str("tenant", tenant).Int64("bytes", want.MaxBytes).Msg("the log stream was not there; it is made")
 			return nil
 		}
@@ -148,20 +154,8 @@ func (l *logs) run(ctx context.Context, again <-chan struct{}) {
 // exit returns the EXIT that ends the down direction of a channel's log, or nil
 // if the last frame there is none that the channel's secret vouches for.
 func (l *logs) exit(ctx context.Context, ch subjects.Channel, secret []byte) (*wire.Exit, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	st, err := l.js.Stream(ctx, subjects.LogStream(ch.Tenant, 0))
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	msg, err := st.GetLastMsgForSubject(ctx, ch.Data(subjects.Down))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil, nil
-	}
-	if err != nil {
+	msg, err := l.last(ctx, ch.Tenant, ch.Data(subjects.Down))
+	if err != nil || msg == nil {
 		return nil, err
 	}
 	f, err := wire.NewFrameKey(wire.KeyDown(secret), subjects.Down).Open(msg.Data)
@@ -177,17 +171,10 @@ func (l *logs) exit(ctx context.Context, ch subjects.Channel, secret []byte) (*w
 
 // purge removes both directions of an ended channel from the log.
 func (l *logs) purge(ctx context.Context, ch subjects.Channel) error {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	st, err := l.js.Stream(ctx, subjects.LogStream(ch.Tenant, 0))
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil
-	}
 	for _, d := range [...]subjects.Dir{subjects.Up, subjects.Down} {
-		if err != nil {
+		if err := l.purgeSubject(ctx, ch.Tenant, ch.Data(d)); err != nil {
 			return err
 		}
-		err = st.Purge(ctx, jetstream.WithPurgeSubject(ch.Data(d)))
 	}
-	return err
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/weft-fabric/weft/internal/lease"
 	"github.com/weft-fabric/weft/internal/subjects"
 	"github.com/weft-fabric/weft/internal/wire"
 )
@@ -62,6 +63,15 @@ func TestWorkerLost(t *testing.T) {
 		got := r.channelUntil(l.ID, c.req.Channel, func(c wire.Channel) bool { return c.State == "ended" })
 		if got.Outcome.String() != c.want || got.EndedBy != "coordinator" {
 			t.Errorf("ended as %s by %s, want %s", got.Outcome, got.EndedBy, c.want)
+		}
+		if known := got.Totals != nil && *got.Totals == (wire.Totals{Stdout: 2}); known != (c.want == "exited(5)") {
+			t.Errorf("ended as %s with totals %v", got.Outcome, got.Totals)
+		}
+		// Its bytes may be read although nothing is left to hold.
+		var left wire.AttachReply
+		r.must(attachSubject, attachOf(c.req), &left)
+		if left.Attach != 0 || left.Outcome.String() != c.want || len(left.KeyDown) != wire.KeySize {
+			t.Errorf("an attach afterwards: %+v", left)
 		}
 	}
 	r.refused(wire.CodeLeaseLost, openSubject, openOf(l, wire.ModeDuplex, "true"))
@@ -143,7 +153,9 @@ func TestRestartOfTheServer(t *testing.T) {
 	}
 	r.srv.Restart(t, true)
 	eventually(t, func() bool { return r.nc.IsConnected() && d.nc.IsConnected() && get() == nil })
-	r.open(openOf(l, wire.ModeDuplex, "true"))
+	running := openOf(l, wire.ModeDuplex, "true")
+	r.open(running)
+	r.channelUntil(l.ID, running.Channel, func(c wire.Channel) bool { return c.State == "open" })
 	// With the store gone nothing is granted, and it is not made again.
 	r.srv.Restart(t, false)
 	eventually(t, func() bool { return r.nc.IsConnected() && d.nc.IsConnected() && get() == nil })
@@ -154,8 +166,69 @@ func TestRestartOfTheServer(t *testing.T) {
 		t.Fatalf("the bucket: %v", err)
 	}
 	// The log only holds what senders still have: that one is.
-	eventually(t, func() bool {
-		_, err := r.js().Stream(t.Context(), subjects.LogStream("default", 0))
-		return err == nil
-	})
+	for _, tenant := range []string{"default", "other"} {
+		eventually(t, func() bool {
+			_, err := r.js().Stream(t.Context(), subjects.LogStream(tenant, 0))
+			return err == nil
+		})
+	}
+	r.refused(wire.CodeUnavailable, openSubject, openOf(l, wire.ModeDuplex, "true"))
+	r.refused(wire.CodeUnavailable, attachSubject, attachOf(running))
+	r.refused(wire.CodeUnavailable, subjects.API("default", subjects.APIAcquire), wire.AcquireRequest{IdempotencyKey: "two"})
+	// What runs goes on; its end is asked for until there is a place for it.
+	var renewed wire.RenewReply
+	r.must(subjects.ToCoordinator("w1", subjects.WRRenew), wire.RenewRequest{
+		Instance: d.req.Instance, Leases: []wire.InventoryLease{{Tenant: l.Tenant, Lease: l.ID, Epoch: l.Epoch}},
+	}, &renewed)
+	if len(renewed.Refused) != 0 {
+		t.Fatalf("a renewal was refused: %+v", renewed)
+	}
+	ended := wire.EndedRequest{Instance: d.req.Instance, Tenant: l.Tenant, Lease: l.ID, Channel: running.Channel, Outcome: wire.ExitedWith(0)}
+	r.refused(wire.CodeUnavailable, subjects.ToCoordinator("w1", subjects.WREnded), ended)
+	// An operator starts anew: the worker is told that nobody knows the channel.
+	for _, name := range []string{bucketLeases, bucketChannels} {
+		if _, err := r.js().CreateStream(t.Context(), bucketConfig(name, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.refused(wire.CodeNotFound, subjects.ToCoordinator("w1", subjects.WREnded), ended)
+}
+
+// A renewal by the worker holds although it cannot be written; one by the holder
+// does not say so.
+func TestF022_RenewalsWhileTheStoreIsAway(t *testing.T) {
+	r := newRig(t)
+	p := r.parts()
+	d := r.silent(describe("w1"))
+	long := time.Now().Add(-2 * renewStored)
+	rec := pendingLease(t, p, "one", long, d)
+	key := leaseKey(rec.Tenant, rec.ID)
+	e, _ := p.store.leases.peek(key)
+	bind := bound(wire.Order{Order: wire.Encode(wire.BindOrder{OrderHead: wire.OrderHead{Lease: rec.ID}})}, d)
+	active, err := e.rec.Bound(long, bind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.store.leases.update(t.Context(), key, entry[lease.Record]{active, e.rev}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.js().DeleteStream(t.Context(), "KV_"+bucketLeases); err != nil {
+		t.Fatal(err)
+	}
+	at := leaseTarget(active)
+	for range 2 {
+		if got, err := p.leases.extend(t.Context(), rec.Tenant, rec.ID, &active.Epoch, &at); err != nil || !got.Times.Renewed.After(long) {
+			t.Fatalf("by the worker: %v", err)
+		}
+	}
+	if _, err := p.leases.extend(t.Context(), rec.Tenant, rec.ID, &active.Epoch, nil); wire.CodeOf(err) != wire.CodeUnavailable {
+		t.Fatalf("by the holder: %v", err)
+	}
+	// Back, and empty: it is nobody's.
+	if _, err := r.js().CreateStream(t.Context(), bucketConfig(bucketLeases, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.leases.extend(t.Context(), rec.Tenant, rec.ID, &active.Epoch, nil); wire.CodeOf(err) != wire.CodeNotFound {
+		t.Fatalf("on an empty store: %v", err)
+	}
 }

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"strconv"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -37,11 +38,18 @@ func (o *orders) send(ctx context.Context, worker, verb string, order any, body 
 	if code := msg.Header.Get(micro.ErrorCodeHeader); code != "" {
 		return workerError(wire.Code(code), msg.Data)
 	}
-	if len(msg.Data) > wire.MaxControlBody || wire.DecodeReply(msg.Data, reply) != nil {
+	most := wire.MaxControlBody
+	if verb == subjects.WKInventory {
+		most = wire.MaxOpenBody // as of a registration, which it repeats
+	}
+	if len(msg.Data) > most || wire.DecodeReply(msg.Data, reply) != nil {
 		return errReply
 	}
 	return nil
 }
+
+// detailAttach is the attach number that a worker says is the newest.
+const detailAttach = "attach"
 
 // workerError is the refusal of a worker as it may be shown to a tenant: its
 // code, and its sentence if it is one.
@@ -53,6 +61,10 @@ func workerError(code wire.Code, data []byte) error {
 	out := wire.Errorf(code, "the worker refused; its log has the reason")
 	if wire.CheckName("message", e.Message, 512) == nil && code != wire.CodeInternal {
 		out.Message = e.Message
+	}
+	// The one detail that coordinators act on.
+	if n, err := strconv.ParseUint(e.Details[detailAttach], 10, 32); err == nil {
+		out = out.With(detailAttach, strconv.FormatUint(n, 10))
 	}
 	return out
 }

@@ -110,7 +110,7 @@ func (c *channels) ended(ctx context.Context, to subjects.Subject, body []byte) 
 	if e.rec.Home.Worker != to.Worker || e.rec.Home.Instance != req.Instance {
 		return nil, channel.NotFound()
 	}
-	e, _, err = c.store.channels.modify(ctx, keyOf(e.rec), func(r channel.Record) (channel.Record, error) {
+	e, found, err := c.store.channels.modify(ctx, keyOf(e.rec), func(r channel.Record) (channel.Record, error) {
 		next, changed := r.WithEnd(time.Now(), channel.ByWorker, clean(req.Outcome), &req.Totals)
 		if !changed {
 			return r, errUnchanged
@@ -119,6 +119,10 @@ func (c *channels) ended(ctx context.Context, to subjects.Subject, body []byte) 
 	})
 	if err != nil {
 		return nil, err
+	}
+	if !found {
+		// Only the table had it: the store was emptied. The worker need not go on.
+		return nil, channel.NotFound()
 	}
 	return wire.EndedReply{Outcome: e.rec.Outcome()}, nil
 }
@@ -152,6 +156,7 @@ func clean(o wire.Outcome) wire.Outcome {
 func page[T, V any](entries map[string]entry[T], cursor string, view func(T) V) (out []V, next string) {
 	const room = maxReply - 8<<10
 	size := 0
+	out = []V{} // an empty list is shown as one, not as null
 	for _, key := range slices.Sorted(maps.Keys(entries)) {
 		if key <= cursor {
 			continue

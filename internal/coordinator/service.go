@@ -141,7 +141,7 @@ func (s *service) serve(ctx context.Context, e endpoint, subject string, body []
 	if err != nil {
 		return result{err: wire.Errorf(wire.CodeInvalidArgument, "the request's subject is none of weft's: ids are 1 to 63 of a-z, 0-9 and -")}
 	}
-	if to.Kind == subjects.KindAPI && !s.tenants[to.Tenant] {
+	if (to.Kind == subjects.KindAPI || to.Kind == subjects.KindReplay) && !s.tenants[to.Tenant] {
 		return result{err: wire.Errorf(wire.CodePermissionDenied, "this fabric does not serve the tenant; an operator lists tenants in the coordinators' configuration")}
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
@@ -150,9 +150,16 @@ func (s *service) serve(ctx context.Context, e endpoint, subject string, body []
 	return result{reply, err}
 }
 
-// answer sends one reply. Nothing of the request's headers goes out again.
+// answer sends the reply: one message, for a replay one per frame and the one
+// that ends it. Nothing of the request's headers goes out again.
 func (s *service) answer(reply, verb string, r result) {
 	msg := nats.NewMsg(reply)
+	if back, ok := r.reply.(replayed); ok && r.err == nil {
+		if err := s.replay(reply, back); err != nil {
+			s.log.Debug().Err(err).Str("verb", verb).Msg("reply not sent")
+		}
+		return
+	}
 	if r.err == nil {
 		data, err := json.Marshal(r.reply)
 		switch {

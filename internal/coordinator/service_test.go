@@ -23,16 +23,16 @@ import (
 // everyVerb is every subject that coordinators answer.
 func everyVerb() []string {
 	var out []string
-	for _, v := range []string{"acquire", "get", "list", "renew", "release", "open", "execute", "channel", "channels", "kill", "info"} {
+	for _, v := range []string{"acquire", "get", "list", "renew", "release", "open", "execute", "attach", "observe", "channel", "channels", "kill", "info"} {
 		out = append(out, subjects.API("default", v))
 	}
 	for _, v := range []string{"workers", "leases", "channels"} {
 		out = append(out, subjects.Operator(v))
 	}
-	for _, v := range []string{"register", "renew", "ended"} {
+	for _, v := range []string{"register", "renew", "ended", "replay"} {
 		out = append(out, subjects.ToCoordinator("w1", v))
 	}
-	return out
+	return append(out, subjects.Replay("default"))
 }
 
 func TestNatsMicroListsTheService(t *testing.T) {
@@ -55,8 +55,8 @@ func TestNatsMicroListsTheService(t *testing.T) {
 		t.Fatalf("info: %+v", got)
 	}
 	// A verb that is not served has no responders.
-	if err := r.ask(subjects.API("default", subjects.APIObserve), wire.ListRequest{}, nil); !errors.Is(err, nats.ErrNoResponders) {
-		t.Fatalf("observe: %v", err)
+	if err := r.ask(subjects.API("default", "dance"), wire.ListRequest{}, nil); !errors.Is(err, nats.ErrNoResponders) {
+		t.Fatalf("dance: %v", err)
 	}
 }
 
@@ -112,6 +112,10 @@ func TestS008_S010_IDsInBodies(t *testing.T) {
 			subjects.API("default", subjects.APIRelease):        wire.LeaseRequest{Lease: id},
 			subjects.API("default", subjects.APIRenew):          wire.LeaseRequest{Lease: id},
 			subjects.API("default", subjects.APIOpen):           openOf(bad, wire.ModeDuplex, "true"),
+			subjects.API("default", subjects.APIAttach):         attachOf(openOf(bad, wire.ModeDuplex, "true")),
+			subjects.API("default", subjects.APIObserve):        attachOf(openOf(bad, wire.ModeDuplex, "true")),
+			subjects.Replay("default"):                          wire.ReplayRequest{Lease: id, Channel: uuid.New(), Direction: "down", MaxBytes: 1},
+			subjects.ToCoordinator("w1", subjects.WRReplay):     wire.ReplayRequest{Lease: id, Channel: uuid.New(), Direction: "up", MaxBytes: 1},
 			subjects.API("default", subjects.APIChannel):        wire.ChannelRequest{Lease: id, Channel: uuid.New()},
 			subjects.API("default", subjects.APIKill):           wire.ChannelRequest{Lease: id, Channel: uuid.New()},
 			subjects.ToCoordinator("w1", subjects.WREnded):      wire.EndedRequest{Instance: d.req.Instance, Tenant: id, Lease: l.ID, Channel: uuid.New(), Outcome: wire.ExitedWith(0)},
@@ -135,6 +139,7 @@ func TestS008_IDsOnSubjects(t *testing.T) {
 		r.refused(wire.CodeInvalidArgument, subjects.ToCoordinator(tenant, subjects.WRRenew), wire.RenewRequest{})
 	}
 	r.refused(wire.CodePermissionDenied, subjects.API("unlisted", subjects.APIList), wire.ListRequest{})
+	r.refused(wire.CodePermissionDenied, subjects.Replay("unlisted"), wire.ListRequest{})
 	if !r.nc.IsConnected() || r.nc.Stats().Reconnects != 0 {
 		t.Fatal("the connection did not stay up")
 	}

@@ -48,17 +48,8 @@ func (c *Conn) Request(ctx context.Context, subject string, data []byte) ([]byte
 		ctx, cancel = context.WithTimeout(ctx, defaultTimeout)
 		defer cancel()
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	p := &pending{cancel: cancel}
-	c.waitMu.Lock()
-	c.waiting[p] = struct{}{}
-	c.waitMu.Unlock()
-	defer func() {
-		c.waitMu.Lock()
-		delete(c.waiting, p)
-		c.waitMu.Unlock()
-	}()
+	ctx, done := c.endedByDisconnect(ctx)
+	defer done()
 	msg, err := c.nc.RequestWithContext(ctx, subject, data)
 	if err != nil {
 		return nil, requestError(ctx, err)

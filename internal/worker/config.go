@@ -96,7 +96,7 @@ func (c Config) check() error {
 	case !c.InsecureOrders:
 		return wire.Errorf(wire.CodeUnauthenticated,
 			"this worker cannot check the signatures of orders yet and would refuse every one; "+
-				"run it with insecure orders on a NATS server that only you can reach")
+				"run it with --insecure-orders on a NATS server that only you can reach")
 	}
 	return nil
 }
