@@ -241,6 +241,9 @@ func (c *Channel) Stop(ctx context.Context, grace time.Duration) error {
 }
 
 func (c *Channel) control(ctx context.Context, r wire.Request) error {
+	if c.holding.attach == 0 {
+		return wire.Errorf(CodeChannelEnded, "the command has ended already; this is what is left of its output")
+	}
 	err := c.end.Request(ctx, r)
 	if wire.CodeOf(err) == CodeChannelEnded {
 		if x, _ := c.end.Exit(); x != nil {
@@ -284,8 +287,8 @@ func (c *Channel) Close() error {
 	c.drop(wire.Stdout)
 	c.drop(wire.Stderr)
 	var err error
-	if c.running() && c.fenced(context.Background()) {
-		c.end.Fail(errFenced())
+	if c.running() && (c.holding.attach == 0 || c.fenced(context.Background())) {
+		c.end.Fail(errFenced()) // the command, if it runs, is another client's
 	}
 	if c.running() {
 		if err = c.kill(context.Background(), killTimeout); err != nil {

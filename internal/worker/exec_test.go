@@ -335,7 +335,7 @@ func TestE032_CwdAndEnvironment(t *testing.T) {
 	l := r.bind()
 	r.run(l, sh("mkdir -p sub/dir")).collect()
 	res := r.run(l, wire.Exec{Argv: []string{"sh", "-c", "pwd; env >&2"}, Cwd: "sub/dir", Env: map[string]string{"A": "1"}}).collect()
-	if got := string(res.stdout); !strings.HasSuffix(got, "/root/sub/dir\n") {
+	if got := string(res.stdout); !strings.HasSuffix(got, filepath.Join("/", "root", "sub", "dir")+"\n") {
 		t.Errorf("directory %q", got)
 	}
 	if env := "\n" + string(res.stderr); !strings.Contains(env, "\nA=1\n") || strings.Contains(env, "WEFT_TEST_OF_THE_WORKER") {
