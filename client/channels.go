@@ -12,7 +12,7 @@ import (
 // ChannelInfo is what the coordinators have on record of a channel.
 type ChannelInfo = wire.Channel
 
-// ListChannels lists the tenant's channels, the ended ones of the last days too;
+// ListChannels lists the tenant's channels, recently ended ones too;
 // of one lease unless that is "". Errors: INVALID_ARGUMENT, UNAVAILABLE.
 func (c *Client) ListChannels(ctx context.Context, lease string) ([]ChannelInfo, error) {
 	var out []ChannelInfo

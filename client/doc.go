@@ -32,6 +32,18 @@
 // worker falls silent the client says so ([Options].OnNotice) and waits: that
 // the worker is lost is for the coordinators to decide.
 //
+// # Attaching
+//
+// A channel outlives its client if [Command].OnDisconnect says so. Another client
+// goes on with it: [Client.Attach] asks the coordinators, [Client.Resume] the worker
+// alone, with what [Channel.Save] returned; whoever held the channel is fenced off.
+// A byte counts as delivered when the application has taken it: when Read has
+// returned it, or when the writer of [WithStdout] has. So an application that
+// must lose nothing has a writer that keeps what it is given, and attaches with
+// [AttachOptions].From: what is behind it comes once, and nothing else does.
+// [Channel.AttachedAt] says where the streams went on, and of standard input how
+// much the worker has. [Client.Observe] reads along and disturbs nobody.
+//
 // # Errors and contexts
 //
 // Every error is an [Error] with a closed list of codes, or wraps the error of

@@ -249,9 +249,10 @@ func TestI8_CoordinatorsKilledUnderLoad(t *testing.T) {
 func TestC031_AnotherClientGoesOn(t *testing.T) {
 	t.Parallel()
 	r := newRough(t, 1)
+	const block = 100_000
 	size := scaled[int64](3e6, 10e6)
 	var first lockedBuffer
-	script := `i=0; while [ $i -lt ` + itoa(size/10_000) + ` ]; do i=$((i+1)); head -c 9995 /dev/zero | tr '\0' a; printf '%05d' $i; sleep 0.005; done`
+	script := `i=0; while [ $i -lt ` + itoa(size/block) + ` ]; do i=$((i+1)); head -c 99995 /dev/zero | tr '\0' a; printf '%05d' $i; sleep 0.05; done`
 	a := open(t, r.lease(client.Options{}), sh(script), client.WithStdout(&first))
 	for first.Len() < int(size/4) {
 		wait(t, 5*time.Millisecond)
@@ -276,8 +277,8 @@ func TestC031_AnotherClientGoesOn(t *testing.T) {
 	if int64(len(whole)) != size {
 		t.Fatalf("%d bytes + %d bytes; want %d", at, second.Len(), size)
 	}
-	for i := range int(size / 10_000) {
-		if got := string(whole[i*10_000+9_995 : (i+1)*10_000]); got != fmt.Sprintf("%05d", i+1) {
+	for i := range int(size / block) {
+		if got := string(whole[(i+1)*block-5 : (i+1)*block]); got != fmt.Sprintf("%05d", i+1) {
 			t.Fatalf("block %d ends with %q", i+1, got)
 		}
 	}

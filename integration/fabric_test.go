@@ -68,7 +68,7 @@ func (f *fabric) weft(stdin string, args ...string) result {
 // args puts --server after the command's name.
 func (f *fabric) args(args ...string) []string {
 	n := 1
-	if args[0] == "lease" || args[0] == "worker" {
+	if args[0] == "lease" || args[0] == "worker" || args[0] == "channel" {
 		n = 2
 	}
 	return append(append(append([]string{}, args[:n]...), "--server", f.url), args[n:]...)

@@ -30,5 +30,6 @@
 //
 // INT is passed on to the command; the second INT stops it (TERM, the grace,
 // KILL); the third leaves at once. TERM and HUP stop it. In every case the lease
-// is released and a stack of our own is torn down.
+// of run is released and a stack of our own is torn down. In weft attach the
+// second INT, TERM and HUP detach instead: the command was there before and goes on.
 package cli

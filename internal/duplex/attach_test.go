@@ -44,8 +44,9 @@ func TestC031_ANewClientGoesOnWhereTheOldOneWas(t *testing.T) {
 			out, errs := pattern(600_000, seed), pattern(50_000, seed+1000)
 			var wg sync.WaitGroup
 			write := func(st wire.Stream, data []byte) {
+				own := rand.New(rand.NewPCG(seed, uint64(st)))
 				for p := data; len(p) > 0; {
-					k := min(len(p), 1+r.IntN(9000))
+					k := min(len(p), 1+own.IntN(9000))
 					if _, err := n.Worker.Write(ctx, st, p[:k]); err != nil {
 						t.Error(err)
 						return
