@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -269,38 +271,53 @@ func (c *Client) Resume(ctx context.Context, s Saved, o AttachOptions, opts ...O
 	if err != nil {
 		return nil, err
 	}
-	reply, err := c.askWorker(ctx, at, duplex.NewResumer(p, at.id, s.Attach, up, down), from)
-	if err == nil {
-		return c.goOn(p, at, *reply, o, so)
-	}
-	p.Close()
-	if code := wire.CodeOf(err); code == CodeFenced || code == CodeInvalidArgument || ctx.Err() != nil {
+	reply, over, err := c.askWorker(ctx, at, duplex.NewResumer(p, at.id, s.Attach, up, down), from)
+	switch {
+	case over != nil:
+		p.Close()
+		return c.readOn(ctx, at, down, *over, o, so)
+	case err != nil:
+		p.Close()
 		return nil, err
 	}
-	// The worker has forgotten the channel, or is gone.
-	info, recErr := c.GetChannel(ctx, at.lease, s.Channel)
-	if recErr != nil || info.State != recordEnded {
-		return nil, err
-	}
-	return c.readOn(ctx, at, down, info, o, so)
+	return c.goOn(p, at, *reply, o, so)
 }
 
+// errOver ends the wait for a worker's answer when the record has an end.
+var errOver = errors.New("client: the channel has ended")
+
 // askWorker asks for the next attach on a port of its own, beside the one that
-// the channel goes on with.
-func (c *Client) askWorker(ctx context.Context, at place, r *duplex.Resumer, from *wire.Offsets) (*wire.AttachReply, error) {
+// the channel goes on with. A worker that has forgotten the channel, or is gone,
+// does not answer: over is then the record of its end.
+func (c *Client) askWorker(ctx context.Context, at place, r *duplex.Resumer, from *wire.Offsets) (reply *wire.AttachReply, over *ChannelInfo, err error) {
 	p, err := c.openPort(ctx, at)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer p.Close()
 	p.Bind(r)
-	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
-	defer cancel()
-	reply, err := r.Run(ctx, from, firstCredit())
-	if err != nil {
-		return nil, typed(ctx, "the worker's answer to the attach", err)
+	ctx, stop := context.WithTimeout(ctx, c.opts.RequestTimeout)
+	defer stop()
+	asking, cancel := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for c.pause(asking, askMin) {
+			if info, err := c.record(asking, at.lease, at.id); err == nil && info.State == recordEnded {
+				over = &info
+				cancel(errOver)
+			}
+		}
+	})
+	reply, err = r.Run(asking, from, firstCredit())
+	cancel(nil)
+	watch.Wait()
+	switch {
+	case err == nil:
+		return reply, nil, checkAttachReply(at.id, true, *reply)
+	case errors.Is(err, errOver):
+		return nil, over, nil
 	}
-	return reply, checkAttachReply(at.id, true, *reply)
+	return nil, nil, typed(ctx, "the worker's answer to the attach", err)
 }
 
 // AttachedAt is where the streams began for this client: zero for the one that

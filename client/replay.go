@@ -97,7 +97,11 @@ func (c *Client) readOn(ctx context.Context, at place, keyDown wire.Key, info Ch
 		return nil, err
 	}
 	ch.holding = holding{keyDown: keyDown}
-	ch.holding.begin(Position{Stdout: int64(down.Stdout.Acked), Stderr: int64(down.Stderr.Acked)}, o.From)
+	began := Position{Stdout: int64(down.Stdout.Acked), Stderr: int64(down.Stderr.Acked)}
+	if info.Totals != nil {
+		began.Stdin = int64(info.Totals.Stdin)
+	}
+	ch.holding.begin(began, o.From)
 	ch.setRecord(info, true)
 	ch.end.Start(duplex.Grant{KeyDown: keyDown, Resume: &duplex.Resume{Up: wire.UpPosition{NextSeq: 1, Closed: true}, Down: down}})
 	for _, f := range kept {

@@ -3,10 +3,12 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -123,7 +125,10 @@ func (a *app) runAttach(ctx context.Context, f attachFlags, id string) error {
 	cf := commandFlags{noStdin: f.noStdin, quiet: f.quiet}
 	return a.attended(ctx, f.conn, cf, func(at *attendant, c *client.Client) error {
 		at.detaches()
-		opts := a.streams(at, commandFlags{noStdin: f.noStdin || f.wholeStdin})
+		told := make(chan struct{}) // what we say of the position comes before the output
+		ready := sync.OnceFunc(func() { close(told) })
+		defer ready()
+		opts := a.streams(at, commandFlags{noStdin: f.noStdin || f.wholeStdin}, told)
 		if f.wholeStdin {
 			opts = append(opts, client.WithWholeStdin(a.sys.Stdin))
 		}
@@ -139,9 +144,11 @@ func (a *app) runAttach(ctx context.Context, f attachFlags, id string) error {
 			return interrupted(at.setup, err)
 		}
 		if err := a.save(f.save, ch); err != nil {
-			return err
+			ready()
+			return errors.Join(err, ch.Detach(at.setup))
 		}
 		a.tellAttached(f, ch, from)
+		ready()
 		err = a.serve(at, ch, "the command", f.quiet, nil)
 		return a.tellEnd(f, ch, err)
 	})

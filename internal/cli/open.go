@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -88,13 +90,19 @@ func (a *app) runOpen(ctx context.Context, f openFlags, id string, argv []string
 			return interrupted(at.setup, a.openDetached(at.setup, f, lease, cmd))
 		}
 		lease.KeepAlive()
-		ch, err := lease.Open(at.setup, cmd, a.streams(at, f.command)...)
+		// Whoever sees output can count on the saved state.
+		saved := make(chan struct{})
+		ready := sync.OnceFunc(func() { close(saved) })
+		defer ready()
+		ch, err := lease.Open(at.setup, cmd, a.streams(at, f.command, saved)...)
 		if err != nil {
 			return interrupted(at.setup, err)
 		}
 		if err := a.save(f.save, ch); err != nil {
-			return err
+			ready()
+			return errors.Join(err, ch.Close())
 		}
+		ready()
 		return a.serve(at, ch, argv[0], f.command.quiet, nil)
 	})
 }
@@ -137,11 +145,11 @@ func (a *app) openDetached(ctx context.Context, f openFlags, lease *client.Lease
 	if err != nil {
 		return err
 	}
+	if err := a.save(f.save, ch); err != nil {
+		return errors.Join(err, ch.Close())
+	}
 	// A command that has ended already is no failure of the opening.
 	if err := ch.Detach(ctx); err != nil && client.CodeOf(err) != client.CodeChannelEnded {
-		return err
-	}
-	if err := a.save(f.save, ch); err != nil {
 		return err
 	}
 	if f.output == asJSON {

@@ -53,18 +53,23 @@ func (n *notices) close() {
 // returns what its end means for the exit status. dead tells of the end of a
 // stack of ours and may be nil.
 func (a *app) stream(t *attendant, lease *client.Lease, cmd client.Command, f commandFlags, dead <-chan struct{}) error {
-	ch, err := lease.Open(t.setup, cmd, a.streams(t, f)...)
+	ch, err := lease.Open(t.setup, cmd, a.streams(t, f, nil)...)
 	if err != nil {
 		return interrupted(t.setup, err)
 	}
 	return a.serve(t, ch, cmd.Argv[0], f.quiet, dead)
 }
 
-// streams are the options that connect a channel with ours.
-func (a *app) streams(t *attendant, f commandFlags) []client.Option {
+// streams are the options that connect a channel with ours. Nothing is written
+// before ready is closed, unless that is nil.
+func (a *app) streams(t *attendant, f commandFlags, ready <-chan struct{}) []client.Option {
+	first := t.begin
+	if ready != nil {
+		first = func() { t.begin(); <-ready }
+	}
 	opts := []client.Option{
-		client.WithStdout(&outlet{w: a.sys.Stdout, first: t.begin, pipe: t.pipe}),
-		client.WithStderr(&outlet{w: a.sys.Stderr, first: t.begin, pipe: t.pipe}),
+		client.WithStdout(&outlet{w: a.sys.Stdout, first: first, pipe: t.pipe}),
+		client.WithStderr(&outlet{w: a.sys.Stderr, first: first, pipe: t.pipe}),
 	}
 	if !f.noStdin {
 		opts = append(opts, client.WithStdin(a.sys.Stdin))
