@@ -96,7 +96,7 @@ func TestC026_CopiesOfAnOpenAreOneCommand(t *testing.T) {
 // the grace after them, because none is missed.
 func TestKeepalive_HoldsASilentChannel(t *testing.T) {
 	if os.Getenv("WEFT_SOAK") == "" {
-		t.Skip("takes a minute; set WEFT_SOAK=1")
+		t.Skip("SKIPPED: takes a minute; make soak runs it (WEFT_SOAK=1)")
 	}
 	var told notices
 	l := realLease(t, Options{OnNotice: told.add})

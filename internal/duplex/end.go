@@ -157,7 +157,6 @@ func New(cfg Config) *End {
 		e.send.openStream(wire.Stderr, 0, stderrBudget)
 		e.recv.openStream(wire.Stdin, cfg.Window, cfg.MaxWindow)
 	}
-	e.send.dir = e.out
 	for i := range e.cond {
 		e.cond[i] = sync.NewCond(&e.mu)
 	}

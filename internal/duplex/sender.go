@@ -3,7 +3,6 @@ package duplex
 import (
 	"time"
 
-	"github.com/weft-fabric/weft/internal/subjects"
 	"github.com/weft-fabric/weft/internal/wire"
 )
 
@@ -66,7 +65,6 @@ func (s *outStream) taken() uint64 { return s.offset + uint64(s.pendingLen()) }
 // bytes while there is credit, makes each frame once, keeps it until the
 // receiver's consumer has taken it, and says through emit what to publish.
 type sender struct {
-	dir    subjects.Dir
 	key    *wire.FrameKey // nil until started: nothing is framed
 	attach uint32
 	epoch  uint64

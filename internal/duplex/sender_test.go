@@ -20,7 +20,7 @@ type senderRig struct {
 
 func newSenderRig() *senderRig {
 	r := &senderRig{now: time.Unix(1000, 0)}
-	r.sender = sender{dir: subjects.Down, key: wire.NewFrameKey(wire.Key{1}, subjects.Down), frameLimit: FrameWindow,
+	r.sender = sender{key: wire.NewFrameKey(wire.Key{1}, subjects.Down), frameLimit: FrameWindow,
 		emit: func(m outMsg) { r.out = append(r.out, m) }}
 	r.openStream(wire.Stdout, DefaultWindow, stdoutBudget)
 	r.openStream(wire.Stderr, DefaultWindow, stderrBudget)

@@ -105,7 +105,7 @@ func newSim(seed uint64) *sim {
 	s := &sim{seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(0, 0), attach: 1}
 	s.key = wire.NewFrameKey(wire.KeyDown(bytes.Repeat([]byte{3}, wire.SecretSize)), subjects.Down)
 	s.window = uint64(4096 << s.rnd.IntN(7))
-	s.snd = &simSender{sender: sender{dir: subjects.Down, key: s.key, epoch: 1, frameLimit: FrameWindow}}
+	s.snd = &simSender{sender: sender{key: s.key, epoch: 1, frameLimit: FrameWindow}}
 	budgets := map[wire.Stream]int{wire.Stdout: stdoutBudget, wire.Stderr: stderrBudget}
 	s.streams = []wire.Stream{wire.Stdout, wire.Stderr}
 	rcv := newReceiver(1, 0, FrameWindow)
@@ -202,7 +202,7 @@ func (s *sim) attachUp() {
 	old := s.snd
 	s.rcv.handOver(s.attach)
 	in := &s.rcv.streams[wire.Stdin]
-	next := &simSender{sender: sender{dir: subjects.Down, key: s.key, epoch: 1, attach: s.attach}}
+	next := &simSender{sender: sender{key: s.key, epoch: 1, attach: s.attach}}
 	next.openStream(wire.Stdin, in.limit, stdinBudget)
 	next.frameLimit = s.rcv.frameLimit()
 	next.sender.resume(&wire.UpPosition{NextSeq: s.rcv.nextSeq, NextOffset: in.received, Written: in.taken})
